@@ -1,0 +1,92 @@
+"""Randomness as a pure function of one 64-bit key per image.
+
+Every number an image consumes is a hash of (key, layer, slot). There is no generator state, so the
+same keys give the same draws on CPU and CUDA, eager and compiled, for any batch size and any number
+of workers. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once to the
+key and once to key + counter; torch's int64 arithmetic wraps as the definition asks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHOICE, GATE, UNIFORM = 0, 1, 2
+"""Slots of a layer: which row, whether a chain's slot is open, and the first uniform number."""
+SLOTS = 256
+"""Slots per layer."""
+BITS = 53
+"""Choices compare 53-bit integers, so that float64 probabilities lose nothing."""
+
+_MASK = (1 << 64) - 1
+_GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _mix_int(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _M1) & _MASK
+    z = ((z ^ (z >> 27)) * _M2) & _MASK
+    return z ^ (z >> 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's `>>` on int64 copies the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _signed(_M1)
+    z = (z ^ _shift(z, 27)) * _signed(_M2)
+    return z ^ _shift(z, 31)
+
+
+def hash_int(key: int, counter: int) -> int:
+    """The 64-bit number that `key` holds at `counter`, as an unsigned Python int."""
+    return _mix_int((_mix_int(key & _MASK) + (counter + 1) * _GOLDEN) & _MASK)
+
+
+def hash_keys(keys: Tensor, counters: Tensor) -> Tensor:
+    """The 64-bit numbers that `keys` hold at `counters` (broadcast), as int64."""
+    return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
+
+
+def choice_words(keys: Tensor, layers: Tensor, slot: int) -> Tensor:
+    """(N, K) integers in [0, 2^53) that choose rows (`CHOICE`) or open gates (`GATE`)."""
+    return _shift(hash_keys(keys[:, None], layers * SLOTS + slot), 64 - BITS)
+
+
+def uniform_words(keys: Tensor, layers: Tensor, count: int) -> Tensor:
+    """(N, K, count) float32 numbers in [0, 1), multiples of 2^-24."""
+    slots = torch.arange(count, device=keys.device)
+    counters = (layers * SLOTS + UNIFORM)[:, None] + slots
+    words = _shift(hash_keys(keys[:, None, None], counters), 40)
+    return words.to(torch.float32) * 2.0**-24
+
+
+def sample_key(seed: int, epoch: int, index: int) -> int:
+    """The key of sample `index` in `epoch` under `seed`, as a signed Python int."""
+    return _signed(hash_int(hash_int(seed, epoch), index))
+
+
+def sample_keys(seed: int, epoch: int, indices: Tensor) -> Tensor:
+    """The keys of the samples `indices` in `epoch` under `seed`: (N,) int64."""
+    base = torch.tensor(_signed(hash_int(seed, epoch)), device="cpu")
+    return hash_keys(base, indices)
+
+
+def fresh_keys(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """(n,) keys from `generator`, or from torch's global CPU generator.
+
+    One number is drawn on the CPU whatever the device, so that `torch.manual_seed` gives the same
+    keys on CPU and CUDA, and nothing waits for the device.
+    """
+    bounds = (-(2**63), 2**63 - 1)
+    if generator is not None and generator.device.type != "cpu":
+        base = torch.randint(*bounds, (), generator=generator, device=generator.device)
+    else:
+        base = torch.randint(*bounds, (), generator=generator, device="cpu")
+    return hash_keys(base, torch.arange(n, device=device))

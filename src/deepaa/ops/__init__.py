@@ -1,0 +1,119 @@
+"""Run a draw on one PIL image or on a uint8 batch: pure functions with equal results."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.ops import engine
+from deepaa.space import Space, Table
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["Draw", "apply_batch", "apply_pil", "as_table"]
+
+
+class Draw(NamedTuple):
+    """What was drawn for N images: the rows of K layers, and the numbers random operations consume."""
+
+    choice: Tensor
+    """(N, K) int64 rows of the table."""
+    uniform: Tensor
+    """(N, K, U) float32 in [0, 1)."""
+
+    def __getitem__(self, part: Any) -> Any:
+        """A draw for some of the images when sliced; a field when given 0 or 1."""
+        if isinstance(part, slice | Tensor):
+            return Draw(self.choice[part], self.uniform[part])
+        return tuple.__getitem__(self, part)
+
+    def to(self, device: torch.device | str) -> Draw:
+        """The draw on another device."""
+        return Draw(self.choice.to(device), self.uniform.to(device))
+
+
+def as_table(table: Table | Space) -> Table:
+    """The rows of a space, or the table itself."""
+    return table.table if isinstance(table, Space) else table
+
+
+def apply_batch(images: Tensor, draw: Draw, table: Table | Space) -> Tensor:
+    """`images` (N, C, H, W), uint8 or float in [0, 1], each under its own drawn rows.
+
+    The input is never written to. Float images are rounded to 8 bits first; one whose rows are all
+    identity comes back untouched.
+    """
+    table = as_table(table)
+    _check(images, draw)
+    if images.dtype == torch.uint8:
+        return _apply_uint8(images, draw, table)
+    scaled = images * 255.0
+    if images.device.type == "cpu" and images.numel() and not torch.compiler.is_compiling():
+        low, high = scaled.aminmax()
+        if not (low >= -0.5 and high <= 255.5):
+            raise ValueError(
+                f"float images should lie in [0, 1], but these span [{float(low) / 255:.4g}, "
+                f"{float(high) / 255:.4g}]; augment before you normalise"
+            )
+    rounded = scaled.round().clamp(0, 255).to(torch.uint8)
+    out = _apply_uint8(rounded, draw, table).to(images.dtype) / 255.0
+    rows = torch.tensor([row.operation.name == "identity" for row in table.rows])
+    untouched = engine.to_device(rows, images.device)[draw.choice].all(1)
+    return torch.where(untouched[:, None, None, None], images, out)
+
+
+def apply_pil(image: Image, draw: Draw, table: Table | Space) -> Image:
+    """One PIL image (RGB or L) under a draw of one."""
+    if len(draw.choice) != 1:
+        raise ValueError(f"apply_pil takes a draw of one image, got {len(draw.choice)}")
+    rows, uniforms = draw.choice[0].tolist(), draw.uniform[0].tolist()
+    return engine.run_pil(image, list(zip(rows, uniforms, strict=True)), as_table(table))
+
+
+def _check(images: Tensor, draw: Draw) -> None:
+    if images.ndim != 4:
+        raise ValueError(f"images should be (N, C, H, W), got shape {tuple(images.shape)}")
+    if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
+        raise TypeError(f"images should be uint8 or float in [0, 1], got {images.dtype}")
+    if 0 in images.shape[1:]:
+        raise ValueError(f"images have no pixels: shape {tuple(images.shape)}")
+    if len(draw.choice) != len(images):
+        raise ValueError(f"a draw for {len(draw.choice)} images cannot serve {len(images)}")
+
+
+def _apply_uint8(images: Tensor, draw: Draw, table: Table) -> Tensor:
+    if torch.compiler.is_compiling():
+        # One opaque call: a compiler that saw inside could fuse floating point and change pixels.
+        out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, handle_of(table))
+        return out
+    return engine.run_batch(images, draw.choice, draw.uniform, table)
+
+
+# Compiled graphs carry no Python objects, so they name a table by number.
+_HANDLES = itertools.count(1)
+_TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()
+
+
+def handle_of(table: Table) -> int:
+    """A number that stands for `table` in this process."""
+    handle: int | None = table.cache.get(("handle",))
+    if handle is None:
+        handle = table.cache["handle",] = next(_HANDLES)
+        _TABLES[handle] = table
+    return handle
+
+
+@torch.library.custom_op("deepaa::apply_batch", mutates_args=())
+def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
+    # a custom operator may not return its input
+    return engine.run_batch(images, choice, uniform, _TABLES[table]).clone()
+
+
+@_compiled_apply.register_fake
+def _(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
+    return torch.empty_like(images, memory_format=torch.contiguous_format)

@@ -1,0 +1,115 @@
+"""Where the random boxes lie: cutout, crop and resized crop, for one image and for many.
+
+The scalar versions are plain Python; the tensor versions do the same IEEE double arithmetic (products,
+quotients and square roots are correctly rounded everywhere), with logarithms and exponentials taken on
+the host, so that both give the same integers on every device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+CANDIDATES = 10
+GRID = 4096
+"""A candidate's area and shape are each one of 4,096 evenly spaced values: 24 bits of one number."""
+
+
+def crop_offset(u: float, pad: int) -> int:
+    """Offset 0..2 pad of a pad-and-crop, from one uniform number."""
+    return int(u * (2 * pad + 1))
+
+
+def cutout_box(
+    u: Sequence[float],
+    height: int,
+    width: int,
+    magnitude: float | None,
+    *,
+    size: int,
+    central: int | None,
+    min_side: int,
+) -> tuple[int, int, int, int] | None:
+    """(left, top, right, bottom), edges included, or None where nothing is cut."""
+    side = size if magnitude is None else magnitude * width
+    if side <= 0 or min(height, width) < min_side:
+        return None
+    x, x_end = _cut(u[0], width, side, central)
+    y, y_end = _cut(u[1], height, side, central)
+    return x, y, x_end, y_end
+
+
+def _cut(u: float, length: int, side: float, central: int | None) -> tuple[int, int]:
+    span = length if central is None else min(length, central)
+    centre = (length - span) / 2 + u * span
+    start = int(max(0.0, centre - side / 2))
+    return start, int(min(length, start + side))
+
+
+def cut_tensor(u: Tensor, length: int, side: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
+    """`_cut` for many images at once; `u`, `side` and `span` are float64 of one shape."""
+    centre = (length - span) / 2 + u * span
+    start = (centre - side / 2).clamp(min=0).floor()
+    return start.to(torch.int32), (start + side).clamp(max=length).floor().to(torch.int32)
+
+
+def shape_grids(
+    height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[list[float], list[float]]:
+    """The 4,096 areas (pixels) and the 4,096 shapes (width : height) a resized crop draws from."""
+    area = [
+        height * width * (scale[0] + (scale[1] - scale[0]) * ((i + 0.5) / GRID))
+        for i in range(GRID)
+    ]
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    shape = [math.exp(low + (high - low) * ((i + 0.5) / GRID)) for i in range(GRID)]
+    return area, shape
+
+
+def fallback_box(height: int, width: int, ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+    """The central box (x, y, width, height) taken when no candidate fits."""
+    w, h = width, height
+    if width / height < ratio[0]:
+        h = max(1, min(height, round(width / ratio[0])))
+    elif width / height > ratio[1]:
+        w = max(1, min(width, round(height * ratio[1])))
+    return (width - w) // 2, (height - h) // 2, w, h
+
+
+def resized_crop_box(
+    u: Sequence[float],
+    height: int,
+    width: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[int, int, int, int]:
+    """(x, y, width, height) of the first of ten candidates that fits: torchvision's law."""
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for candidate in range(CANDIDATES):
+        i, j = divmod(int(u[candidate] * GRID * GRID), GRID)
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * ((i + 0.5) / GRID))
+        shape = math.exp(low + (high - low) * ((j + 0.5) / GRID))
+        w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
+        if 0 < w <= width and 0 < h <= height:
+            x, y = int(u[CANDIDATES] * (width - w + 1)), int(u[CANDIDATES + 1] * (height - h + 1))
+            return x, y, w, h
+    return fallback_box(height, width, ratio)
+
+
+def resized_crop_boxes(
+    u: Tensor, height: int, width: int, area: Tensor, shape: Tensor, fallback: Tensor
+) -> Tensor:
+    """`resized_crop_box` for (..., 12) float64 uniforms: (..., 4) int32 of x, y, width, height."""
+    cell = (u[..., :CANDIDATES] * (GRID * GRID)).to(torch.int64)
+    areas, shapes = area[cell // GRID], shape[cell % GRID]
+    w, h = (areas * shapes).sqrt().round(), (areas / shapes).sqrt().round()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.to(torch.int8).argmax(-1, keepdim=True)  # the first of equal maxima
+    w, h = w.gather(-1, first)[..., 0], h.gather(-1, first)[..., 0]
+    x = (u[..., CANDIDATES] * (width - w + 1)).floor()
+    y = (u[..., CANDIDATES + 1] * (height - h + 1)).floor()
+    box = torch.stack((x, y, w, h), -1).to(torch.int32)
+    return torch.where(fits.any(-1, keepdim=True), box, fallback)

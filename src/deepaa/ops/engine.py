@@ -1,0 +1,149 @@
+"""Which kernels run: Pillow for one image, plain torch for batches, Triton on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from deepaa.ops import batched
+from deepaa.ops.plan import Kind, Plan, plan_for, resolve, to_device
+from deepaa.space import Operation, Row, Table
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["run_batch", "run_pil", "to_device"]
+
+CHUNK_BYTES = 1 << 19
+"""Images worked on at a time on CPU: half a megabyte, so that intermediates stay in the cache."""
+
+
+def run_pil(image: Image, steps: Sequence[tuple[int, Sequence[float]]], table: Table) -> Image:
+    """`image` under the (row, uniform numbers) of each layer."""
+    from deepaa.ops import pil
+
+    if image.mode not in pil.MODES:
+        raise ValueError(
+            f"image has mode {image.mode!r}; policies work on RGB and L: use image.convert('RGB')"
+        )
+    for index, uniforms in steps:
+        operation, magnitude = row = table.rows[index]
+        kernel = operation.pil or pil.KERNELS.get(operation.name)
+        if kernel is None:
+            image = _batched_on_pil(image, row, uniforms)
+        else:
+            image = kernel(image, magnitude, uniforms, **operation.options)
+    return image
+
+
+def _batched_on_pil(image: Image, row: Row, uniforms: Sequence[float]) -> Image:
+    """A PIL image through an operation that has only a batched kernel."""
+    from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
+
+    images = pil_to_tensor(image)[None]
+    u = torch.tensor([uniforms], dtype=torch.float32)
+    return tensor_to_pil(_run_custom(images, row.operation, _magnitude(row), u)[0])
+
+
+def _magnitude(row: Row) -> Tensor:
+    return torch.tensor([row.magnitude or 0.0], dtype=torch.float64)
+
+
+def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> Tensor:
+    """uint8 (N, C, H, W) under the rows (N, K) and uniform numbers (N, K, U)."""
+    n, channels, height, width = images.shape
+    plan = plan_for(table, channels, height, width, images.device)
+    if n == 0 or choice.shape[1] == 0:
+        return images.clone()
+    if Kind.CUSTOM in plan.kinds:
+        return _run_with_custom(images, choice, uniform, plan)
+    return _run_builtin(images, resolve(plan, choice, uniform), plan)
+
+
+def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+    images = images.contiguous()
+    if images.device.type == "cpu":
+        size = max(1, CHUNK_BYTES // images[0].numel())
+        out = torch.empty_like(images)
+        for start in range(0, len(images), size):
+            part = slice(start, start + size)
+            out[part] = _run_grouped(images[part], lines[part], plan)
+        return out
+    for k in range(lines.shape[1]):
+        images = batched.apply_selected(images, lines[:, k], plan)
+    return images
+
+
+def _run_grouped(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+    images = images.clone()
+    for k in range(lines.shape[1]):
+        layer = lines[:, k]
+        for kind, kernel in batched.KERNELS.items():
+            if kind in plan.kinds:
+                mine = (layer[:, 0] == kind).nonzero()[:, 0]
+                if len(mine):
+                    images[mine] = kernel(images[mine], layer[mine], plan)
+    return images
+
+
+def _run_with_custom(images: Tensor, choice: Tensor, uniform: Tensor, plan: Plan) -> Tensor:
+    """Layer by layer: the built-in operations first, then each of the user's on its images."""
+    magnitudes = torch.tensor(
+        [row.magnitude or 0.0 for row in plan.table.rows], dtype=torch.float64
+    )
+    magnitudes = to_device(magnitudes, images.device)
+    lines = resolve(plan, choice, uniform)
+    for k in range(choice.shape[1]):
+        layer = lines[:, k]
+        images = _run_builtin(images, layer[:, None], plan)
+        for i, operation in enumerate(plan.table.operations):
+            if not operation.is_custom:
+                continue
+            mine = (layer[:, 0] == Kind.CUSTOM) & (layer[:, 1] == i)
+            args = (magnitudes[choice[:, k]], uniform[:, k])
+            if operation.batched is None or images.device.type == "cpu":
+                picked = mine.nonzero()[
+                    :, 0
+                ]  # waits for the device: the price of a PIL-only operation
+                if len(picked):
+                    done = _run_custom(images[picked], operation, *(arg[picked] for arg in args))
+                    images = images.index_copy(0, picked, done)
+            else:
+                done = _run_custom(images, operation, *args)
+                images = torch.where(mine[:, None, None, None], done, images)
+    return images
+
+
+def _run_custom(
+    images: Tensor, operation: Operation, magnitudes: Tensor, uniform: Tensor
+) -> Tensor:
+    uniform = uniform[:, : operation.uniforms]
+    if operation.batched is not None:
+        out = operation.batched(images, magnitudes, uniform, **operation.options)
+    else:
+        out = _pil_on_batch(images, operation, magnitudes, uniform)
+    if out.shape != images.shape or out.dtype != torch.uint8 or out.device != images.device:
+        raise ValueError(
+            f"operation {operation.name!r} returned {out.dtype} {tuple(out.shape)} on {out.device}; "
+            f"expected uint8 {tuple(images.shape)} on {images.device}"
+        )
+    return out
+
+
+def _pil_on_batch(
+    images: Tensor, operation: Operation, magnitudes: Tensor, uniform: Tensor
+) -> Tensor:
+    from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
+
+    assert operation.pil is not None
+    done = []
+    has_range = operation.low is not None
+    for image, m, u in zip(images.cpu(), magnitudes.tolist(), uniform.tolist(), strict=True):
+        result = operation.pil(
+            tensor_to_pil(image), m if has_range else None, u, **operation.options
+        )
+        done.append(pil_to_tensor(result))
+    return torch.stack(done).to(images.device)

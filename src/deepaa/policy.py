@@ -1,0 +1,497 @@
+"""Policies: which rows of a table an image gets. Data only; `draw` is a pure function of keys."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepaa import keys as k64
+from deepaa.ops import Draw
+from deepaa.ops.plan import to_device
+from deepaa.space import Operation, Row, Space, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUM_TOLERANCE = 1e-6
+MAX_DEPTH = 1000
+"""Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
+
+
+def _probabilities(values: Any, what: str) -> Tensor:
+    table = torch.as_tensor(values, dtype=torch.float64).detach().cpu().clone()
+    if not bool(torch.isfinite(table).all()):
+        raise ValueError(f"{what} holds a value that is not finite")
+    if bool((table < 0).any()):
+        raise ValueError(f"{what} holds a negative probability, {float(table.min()):g}")
+    return table
+
+
+def _thresholds(probabilities: Tensor) -> Tensor:
+    """Integers t with P(word < t_i) = the sum of the first i + 1 probabilities, on 53 bits.
+
+    The sum runs left to right in float64, so that another language can reproduce it.
+    """
+    sums = np.cumsum(probabilities.numpy(), axis=-1)
+    sums = sums / sums[..., -1:]
+    steps = np.floor(sums * 2.0**k64.BITS).astype(np.int64)
+    # everything from the last possible row on is certain, so that no word falls beyond it
+    steps[sums >= 1.0] = 1 << k64.BITS
+    return torch.from_numpy(steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """K layers, each a distribution over the rows of the table: one row per layer and image."""
+
+    probabilities: Tensor
+    """(K, T) float64; rows sum to 1."""
+
+    def __post_init__(self) -> None:
+        """Check the distributions."""
+        table = torch.as_tensor(self.probabilities)
+        if table.ndim != 2:
+            raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
+        layers = [_probabilities(row, f"layer {k + 1}") for k, row in enumerate(table)]
+        for k, layer in enumerate(layers):
+            if abs(total := math.fsum(layer.tolist())) and abs(total - 1) <= SUM_TOLERANCE:
+                continue
+            raise ValueError(f"layer {k + 1} sums to {total:.6f}, expected 1")
+        stacked = torch.stack(layers) if layers else table.to(torch.float64).cpu()
+        object.__setattr__(self, "probabilities", stacked)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.probabilities)
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What `choose` needs on a device."""
+        return (_thresholds(self.probabilities),) if self.depth else ()
+
+    def choose(
+        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+    ) -> Tensor:
+        """(N, K) rows for (N,) keys; `first` is the number of the first layer."""
+        layers = torch.arange(first, first + self.depth, device=keys.device)
+        if not self.depth:
+            return torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
+        words = k64.choice_words(keys, layers, k64.CHOICE).T.contiguous()
+        return torch.searchsorted(constants[0], words, right=True).T.contiguous()
+
+    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+        """The same for one key, in plain Python."""
+        return [
+            bisect_right(steps, k64.hash_int(key, (first + k) * k64.SLOTS) >> (64 - k64.BITS))
+            for k, steps in enumerate(lists[0] if lists else ())
+        ]
+
+    def row_uses(self) -> Tensor:
+        """(K, T) how often each layer applies each row."""
+        return self.probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """M chains of S slots: one chain is drawn per image, then each slot applies its row or nothing."""
+
+    weights: Tensor
+    """(M,) float64, summing to 1."""
+    rows: Tensor
+    """(M, S) int64 rows of the table."""
+    gates: Tensor
+    """(M, S) float64 probabilities that a slot applies its row."""
+
+    def __post_init__(self) -> None:
+        """Check shapes and probabilities."""
+        weights = _probabilities(self.weights, "chain weights")
+        gates = _probabilities(self.gates, "chain gates")
+        rows = torch.as_tensor(self.rows, dtype=torch.int64).cpu().clone()
+        if weights.ndim != 1 or not len(weights) or rows.ndim != 2 or rows.shape != gates.shape:
+            raise ValueError(
+                f"chains need (M,) weights and (M, S) rows and gates, got {tuple(weights.shape)}, "
+                f"{tuple(rows.shape)} and {tuple(gates.shape)}"
+            )
+        if len(rows) != len(weights):
+            raise ValueError(f"{len(weights)} weights for {len(rows)} chains")
+        if (
+            abs(total := math.fsum(weights.tolist())) > 1 + SUM_TOLERANCE
+            or total < 1 - SUM_TOLERANCE
+        ):
+            raise ValueError(f"chain weights sum to {total:.6f}, expected 1")
+        if bool((gates > 1).any()):
+            raise ValueError(f"chain gates should be at most 1, got {float(gates.max()):g}")
+        for name, value in (("weights", weights), ("rows", rows), ("gates", gates)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """Number of slots."""
+        return self.rows.shape[1]
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What `choose` needs on a device."""
+        gates = (self.gates * 2.0**k64.BITS).to(torch.int64)
+        return _thresholds(self.weights), self.rows, gates
+
+    def choose(
+        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+    ) -> Tensor:
+        """(N, S) rows for (N,) keys; `first` is the number of the first slot."""
+        weights, rows, gates = constants
+        slots = torch.arange(first, first + self.depth, device=keys.device)
+        chain = k64.choice_words(keys, slots[:1], k64.CHOICE)[:, 0]
+        chain = torch.searchsorted(weights, chain.contiguous(), right=True)
+        open_ = k64.choice_words(keys, slots, k64.GATE) < gates[chain]
+        return torch.where(open_, rows[chain], identity)
+
+    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+        """The same for one key, in plain Python."""
+        weights, rows, gates = lists
+
+        def word(layer: int, slot: int) -> int:
+            return k64.hash_int(key, layer * k64.SLOTS + slot) >> (64 - k64.BITS)
+
+        chain = bisect_right(weights, word(first, k64.CHOICE))
+        return [
+            row if word(first + s, k64.GATE) < gate else identity
+            for s, (row, gate) in enumerate(zip(rows[chain], gates[chain], strict=True))
+        ]
+
+    def row_uses(self, rows: int = 0, identity: int = 0) -> Tensor:
+        """(S, T) how often each slot applies each row; a closed gate counts as identity."""
+        uses = torch.zeros(self.depth, rows, dtype=torch.float64)
+        weight = self.weights[:, None] * self.gates
+        uses.scatter_add_(1, self.rows.T.contiguous(), weight.T.contiguous())
+        uses[:, identity] += 1 - weight.sum(0)
+        return uses.clamp_(min=0)
+
+
+Stage = Layers | Chains
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """The stages in force from one epoch on."""
+
+    epoch: int
+    stages: tuple[Stage, ...]
+
+
+class Policy:
+    """Stages over one table of rows, with phases if they change over the epochs.
+
+    Most policies are `Policy(table, Layers(probabilities))`. Chains express sub-policies, a schedule is
+    several phases. Policies do not change: methods return new ones.
+    """
+
+    def __init__(
+        self,
+        table: Table | Space,
+        stages: Stage | Iterable[Stage] = (),
+        *,
+        schedule: Iterable[tuple[int, Iterable[Stage]]] | None = None,
+        info: dict[str, str] | None = None,
+    ) -> None:
+        """Check that the stages fit the table.
+
+        Args:
+            schedule: (first epoch, stages) pairs instead of `stages`; the first starts at epoch 0.
+            info: Free text that travels with the file: who found the policy, on what, how.
+        """
+        self.table = table.table if isinstance(table, Space) else table
+        if schedule is None:
+            stages = (stages,) if isinstance(stages, Layers | Chains) else stages
+            schedule = [(0, stages)]
+        self.phases = tuple(Phase(epoch, tuple(parts)) for epoch, parts in schedule)
+        self.info = dict(info or {})
+        self._devices: dict[Any, Any] = {}
+        self._check()
+
+    def _check(self) -> None:
+        epochs = [phase.epoch for phase in self.phases]
+        if not epochs or epochs[0] != 0 or any(b <= a for a, b in pairwise(epochs)):
+            raise ValueError(f"a schedule starts at epoch 0 and its epochs rise, got {epochs}")
+        for phase in self.phases:
+            if sum(stage.depth for stage in phase.stages) > MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} layers")
+            for stage in phase.stages:
+                if isinstance(stage, Layers) and stage.probabilities.shape[1] != len(self.table):
+                    raise ValueError(
+                        f"a layer holds {stage.probabilities.shape[1]} probabilities, but the table "
+                        f"has {len(self.table)} rows"
+                    )
+                if isinstance(stage, Chains):
+                    self._check_chains(stage)
+
+    def _check_chains(self, stage: Chains) -> None:
+        if stage.rows.numel() and not 0 <= int(stage.rows.min()) <= int(stage.rows.max()) < len(
+            self.table
+        ):
+            raise ValueError(f"a chain names a row outside 0..{len(self.table) - 1}")
+        if self.table.identity is None and bool((stage.gates < 1).any()):
+            raise ValueError("chains with gates need an identity row in the table")
+
+    def phase(self, epoch: int = 0) -> Phase:
+        """The phase in force at `epoch`."""
+        return [phase for phase in self.phases if phase.epoch <= max(0, epoch)][-1]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers (and chain slots) at epoch 0."""
+        return sum(stage.depth for stage in self.phases[0].stages)
+
+    def __len__(self) -> int:
+        """Number of layers."""
+        return self.depth
+
+    def __repr__(self) -> str:
+        """`Policy(6 layers over 139 rows)`."""
+        schedule = f", {len(self.phases)} phases" if len(self.phases) > 1 else ""
+        return f"Policy({self.depth} layers over {len(self.table)} rows{schedule})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy without what was computed for devices."""
+        return {**self.__dict__, "_devices": {}}
+
+    # Drawing
+
+    def draw(self, keys: Tensor, epoch: int = 0) -> Draw:
+        """Rows and uniform numbers for (N,) int64 keys: a pure function, equal on every device."""
+        phase = self.phase(epoch)
+        identity = self.table.identity or 0
+        choices, first = [], 0
+        for stage, constants in zip(phase.stages, self._constants(phase, keys.device), strict=True):
+            choices.append(stage.choose(keys, first, constants, identity))
+            first += stage.depth
+        empty = torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
+        layers = torch.arange(first, device=keys.device)
+        uniform = k64.uniform_words(keys, layers, self.table.uniforms)
+        return Draw(torch.cat(choices, 1) if choices else empty, uniform)
+
+    def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
+        """(row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL images."""
+        phase = self.phase(epoch)
+        identity, rows, first = self.table.identity or 0, [], 0
+        for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
+            rows += stage.choose_one(key, first, lists, identity)
+            first += stage.depth
+        counts = [self.table.rows[row].operation.uniforms for row in rows]
+        return [
+            (
+                row,
+                [
+                    (k64.hash_int(key, layer * k64.SLOTS + k64.UNIFORM + i) >> 40) * 2.0**-24
+                    for i in range(counts[layer])
+                ],
+            )
+            for layer, row in enumerate(rows)
+        ]
+
+    def sample(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        *,
+        epoch: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Draw:
+        """A draw for `n` images from fresh keys."""
+        return self.draw(k64.fresh_keys(n, torch.device(device), generator), epoch)
+
+    def _constants(self, phase: Phase, device: torch.device | None) -> list[Any]:
+        """What the stages of a phase need, on `device` or, for None, as Python lists."""
+        key = (phase.epoch, device)
+        if key not in self._devices:
+            tensors = [stage.constants for stage in phase.stages]
+            self._devices[key] = [
+                tuple(t.tolist() if device is None else to_device(t, device) for t in part)
+                for part in tensors
+            ]
+        found: list[Any] = self._devices[key]
+        return found
+
+    # Making policies from policies
+
+    def then(self, other: Policy) -> Policy:
+        """This policy followed by `other`; their spaces need not match."""
+        table = self.table.extended(other.table.rows)
+        epochs = sorted({p.epoch for p in (*self.phases, *other.phases)})
+        mine, theirs = _moved(self, table), _moved(other, table)
+        schedule = [(e, (*mine.phase(e).stages, *theirs.phase(e).stages)) for e in epochs]
+        return Policy(table, schedule=schedule)
+
+    def symmetric(self) -> Policy:
+        """The policy that flips the sign of each signed magnitude with probability 1/2.
+
+        The signed grid is symmetric, so this only averages p(m) and p(-m); rows are added where the
+        table lacks the mirrored magnitude.
+        """
+        twins = [_mirrored(row) for row in self.table.rows]
+        policy = _moved(self, self.table.extended(twins))
+        index = {row: i for i, row in enumerate(policy.table.rows)}
+        twin = torch.tensor([index[_mirrored(row)] for row in policy.table.rows])
+        return policy._map(lambda stage: _symmetric_stage(stage, twin))
+
+    def first_layers(self, count: int) -> Policy:
+        """The first `count` layers."""
+        if not 0 <= count <= self.depth:
+            raise ValueError(f"first_layers({count}) of a policy of {self.depth} layers")
+
+        def cut(phase: Phase) -> list[Stage]:
+            left = count
+            stages: list[Stage] = []
+            for stage in phase.stages:
+                take = min(left, stage.depth)
+                left -= take
+                if isinstance(stage, Layers):
+                    stages.append(Layers(stage.probabilities[:take]))
+                else:
+                    stages.append(
+                        Chains(stage.weights, stage.rows[:, :take], stage.gates[:, :take])
+                    )
+            return [stage for stage in stages if stage.depth]
+
+        return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
+
+    def _map(self, change: Any) -> Policy:
+        schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
+        return Policy(self.table, schedule=schedule, info=self.info)
+
+    # Looking at policies
+
+    def row_probabilities(self, epoch: int = 0) -> Tensor:
+        """(K, T) how often each layer applies each row."""
+        parts = [
+            stage.row_uses()
+            if isinstance(stage, Layers)
+            else stage.row_uses(len(self.table), self.table.identity or 0)
+            for stage in self.phase(epoch).stages
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, len(self.table), dtype=torch.float64)
+
+    def operation_probabilities(self, epoch: int = 0) -> Tensor:
+        """(K, number of operations) how often each layer applies each of `table.operations`."""
+        operations = {operation: i for i, operation in enumerate(self.table.operations)}
+        column = torch.tensor([operations[row.operation] for row in self.table.rows])
+        rows = self.row_probabilities(epoch)
+        out = torch.zeros(len(rows), len(operations), dtype=torch.float64)
+        return out.index_add_(1, column, rows)
+
+    def expected_uses(self, epoch: int = 0) -> dict[str, float]:
+        """How often an image meets each operation, on average over a draw (the sum over layers)."""
+        uses: dict[str, float] = {}
+        totals = self.operation_probabilities(epoch).sum(0).tolist()
+        for operation, total in zip(self.table.operations, totals, strict=True):
+            uses[operation.name] = uses.get(operation.name, 0.0) + total
+        return uses
+
+    def equals(self, other: Policy) -> bool:
+        """Whether both choose the same rows with the same probabilities."""
+        return (
+            self.table == other.table
+            and [p.epoch for p in self.phases] == [p.epoch for p in other.phases]
+            and all(
+                len(a.stages) == len(b.stages)
+                and all(_same_stage(s, t) for s, t in zip(a.stages, b.stages, strict=True))
+                for a, b in zip(self.phases, other.phases, strict=True)
+            )
+        )
+
+    # Ready-made
+
+    @classmethod
+    def uniform(cls, space: Space | Table, layers: int) -> Policy:
+        """Every transformation equally likely in each layer."""
+        table = space.table if isinstance(space, Space) else space
+        return cls(
+            table, Layers(torch.full((layers, len(table)), 1 / len(table), dtype=torch.float64))
+        )
+
+    @classmethod
+    def trivial(cls, space: Space | Table, layers: int) -> Policy:
+        """DeepTA: in each layer an operation uniformly, then one of its levels uniformly."""
+        table = space.table if isinstance(space, Space) else space
+        operations = [row.operation for row in table.rows]
+        share = [1 / (len(table.operations) * operations.count(op)) for op in operations]
+        return cls(
+            table, Layers(torch.tensor([share] * layers, dtype=torch.float64).view(layers, -1))
+        )
+
+    @classmethod
+    def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:
+        """The policy that changes nothing."""
+        table = Table([(Operation("identity"), None)]) if space is None else space
+        table = table.table if isinstance(table, Space) else table
+        if table.identity is None:
+            raise ValueError("this space has no identity operation")
+        probabilities = torch.zeros(layers, len(table), dtype=torch.float64)
+        probabilities[:, table.identity] = 1
+        return cls(table, Layers(probabilities))
+
+    @classmethod
+    def always(cls, *operations: Operation) -> Policy:
+        """A layer for each operation (without magnitudes), always applied: crop and flip, say."""
+        table = Table((operation, None) for operation in operations)
+        return cls(table, Layers(torch.eye(len(operations), dtype=torch.float64)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy as a JSON file (docs/policy-format.md), atomically."""
+        from deepaa.policy_file import save_policy
+
+        save_policy(self, path)
+
+
+def _moved(policy: Policy, table: Table) -> Policy:
+    """The same policy over a table that contains its rows."""
+    index = {row: i for i, row in enumerate(table.rows)}
+    place = torch.tensor([index[row] for row in policy.table.rows])
+
+    def move(stage: Stage) -> Stage:
+        if isinstance(stage, Chains):
+            return Chains(stage.weights, place[stage.rows], stage.gates)
+        wide = torch.zeros(stage.depth, len(table), dtype=torch.float64)
+        return Layers(wide.index_add_(1, place, stage.probabilities))
+
+    schedule = [(p.epoch, [move(stage) for stage in p.stages]) for p in policy.phases]
+    return Policy(table, schedule=schedule, info=policy.info)
+
+
+def _mirrored(row: Row) -> Row:
+    if row.magnitude is None or not row.operation.is_signed:
+        return row
+    return Row(row.operation, -row.magnitude)
+
+
+def _symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
+    if isinstance(stage, Layers):
+        return Layers((stage.probabilities + stage.probabilities[:, twin]) / 2)
+    weights, rows, gates = [], [], []
+    for weight, chain, gate in zip(stage.weights.tolist(), stage.rows, stage.gates, strict=True):
+        ways = [sorted({int(row), int(twin[row])}) for row in chain]
+        signs = list(product(*ways))
+        weights += [weight / len(signs)] * len(signs)
+        rows += signs
+        gates += [gate.tolist()] * len(signs)
+    return Chains(
+        torch.tensor(weights), torch.tensor(rows), torch.tensor(gates, dtype=torch.float64)
+    )
+
+
+def _same_stage(a: Stage, b: Stage) -> bool:
+    if isinstance(a, Layers) and isinstance(b, Layers):
+        return torch.equal(a.probabilities, b.probabilities)
+    if isinstance(a, Chains) and isinstance(b, Chains):
+        pairs = ((a.weights, b.weights), (a.rows, b.rows), (a.gates, b.gates))
+        return all(torch.equal(x, y) for x, y in pairs)
+    return False
