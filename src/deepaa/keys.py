@@ -2,8 +2,8 @@
 
 Every number an image consumes is a hash of (key, layer, slot). There is no generator state, so the
 same keys give the same draws on CPU and CUDA, eager and compiled, for any batch size and any number
-of workers. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once to the
-key and once to key + counter; torch's int64 arithmetic wraps as the definition asks.
+of workers. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once to
+the key and once to key + counter; torch's int64 arithmetic wraps as the definition asks.
 """
 
 from __future__ import annotations
@@ -51,7 +51,22 @@ def hash_int(key: int, counter: int) -> int:
 
 def hash_keys(keys: Tensor, counters: Tensor) -> Tensor:
     """The 64-bit numbers that `keys` hold at `counters` (broadcast), as int64."""
+    if torch.compiler.is_compiling():
+        out: Tensor = _compiled_hash(keys, counters)
+        return out
     return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
+
+
+# Inductor folds a range times a large constant into an index expression that must not wrap; the
+# hash lives from wrapping, so compiled graphs see it as one opaque call.
+@torch.library.custom_op("deepaa::hash_keys", mutates_args=())
+def _compiled_hash(keys: Tensor, counters: Tensor) -> Tensor:
+    return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
+
+
+@_compiled_hash.register_fake
+def _(keys: Tensor, counters: Tensor) -> Tensor:
+    return keys + counters  # same shape, type and device
 
 
 def choice_words(keys: Tensor, layers: Tensor, slot: int) -> Tensor:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+import itertools
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,167 +16,15 @@ from deepaa import keys as k64
 from deepaa.ops import Draw
 from deepaa.ops.plan import to_device
 from deepaa.space import Operation, Row, Space, Table
+from deepaa.stages import SUM_TOLERANCE, Chains, Layers, Stage, same_stage, symmetric_stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUM_TOLERANCE = 1e-6
+__all__ = ["MAX_DEPTH", "SUM_TOLERANCE", "Chains", "Layers", "Phase", "Policy", "Stage"]
+
 MAX_DEPTH = 1000
 """Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
-
-
-def _probabilities(values: Any, what: str) -> Tensor:
-    table = torch.as_tensor(values, dtype=torch.float64).detach().cpu().clone()
-    if not bool(torch.isfinite(table).all()):
-        raise ValueError(f"{what} holds a value that is not finite")
-    if bool((table < 0).any()):
-        raise ValueError(f"{what} holds a negative probability, {float(table.min()):g}")
-    return table
-
-
-def _thresholds(probabilities: Tensor) -> Tensor:
-    """Integers t with P(word < t_i) = the sum of the first i + 1 probabilities, on 53 bits.
-
-    The sum runs left to right in float64, so that another language can reproduce it.
-    """
-    sums = np.cumsum(probabilities.numpy(), axis=-1)
-    sums = sums / sums[..., -1:]
-    steps = np.floor(sums * 2.0**k64.BITS).astype(np.int64)
-    # everything from the last possible row on is certain, so that no word falls beyond it
-    steps[sums >= 1.0] = 1 << k64.BITS
-    return torch.from_numpy(steps)
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """K layers, each a distribution over the rows of the table: one row per layer and image."""
-
-    probabilities: Tensor
-    """(K, T) float64; rows sum to 1."""
-
-    def __post_init__(self) -> None:
-        """Check the distributions."""
-        table = torch.as_tensor(self.probabilities)
-        if table.ndim != 2:
-            raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
-        layers = [_probabilities(row, f"layer {k + 1}") for k, row in enumerate(table)]
-        for k, layer in enumerate(layers):
-            if abs(total := math.fsum(layer.tolist())) and abs(total - 1) <= SUM_TOLERANCE:
-                continue
-            raise ValueError(f"layer {k + 1} sums to {total:.6f}, expected 1")
-        stacked = torch.stack(layers) if layers else table.to(torch.float64).cpu()
-        object.__setattr__(self, "probabilities", stacked)
-
-    @property
-    def depth(self) -> int:
-        """Number of layers."""
-        return len(self.probabilities)
-
-    @property
-    def constants(self) -> tuple[Tensor, ...]:
-        """What `choose` needs on a device."""
-        return (_thresholds(self.probabilities),) if self.depth else ()
-
-    def choose(
-        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
-        """(N, K) rows for (N,) keys; `first` is the number of the first layer."""
-        layers = torch.arange(first, first + self.depth, device=keys.device)
-        if not self.depth:
-            return torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
-        words = k64.choice_words(keys, layers, k64.CHOICE).T.contiguous()
-        return torch.searchsorted(constants[0], words, right=True).T.contiguous()
-
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
-        """The same for one key, in plain Python."""
-        return [
-            bisect_right(steps, k64.hash_int(key, (first + k) * k64.SLOTS) >> (64 - k64.BITS))
-            for k, steps in enumerate(lists[0] if lists else ())
-        ]
-
-    def row_uses(self) -> Tensor:
-        """(K, T) how often each layer applies each row."""
-        return self.probabilities
-
-
-@dataclass(frozen=True, eq=False)
-class Chains:
-    """M chains of S slots: one chain is drawn per image, then each slot applies its row or nothing."""
-
-    weights: Tensor
-    """(M,) float64, summing to 1."""
-    rows: Tensor
-    """(M, S) int64 rows of the table."""
-    gates: Tensor
-    """(M, S) float64 probabilities that a slot applies its row."""
-
-    def __post_init__(self) -> None:
-        """Check shapes and probabilities."""
-        weights = _probabilities(self.weights, "chain weights")
-        gates = _probabilities(self.gates, "chain gates")
-        rows = torch.as_tensor(self.rows, dtype=torch.int64).cpu().clone()
-        if weights.ndim != 1 or not len(weights) or rows.ndim != 2 or rows.shape != gates.shape:
-            raise ValueError(
-                f"chains need (M,) weights and (M, S) rows and gates, got {tuple(weights.shape)}, "
-                f"{tuple(rows.shape)} and {tuple(gates.shape)}"
-            )
-        if len(rows) != len(weights):
-            raise ValueError(f"{len(weights)} weights for {len(rows)} chains")
-        if (
-            abs(total := math.fsum(weights.tolist())) > 1 + SUM_TOLERANCE
-            or total < 1 - SUM_TOLERANCE
-        ):
-            raise ValueError(f"chain weights sum to {total:.6f}, expected 1")
-        if bool((gates > 1).any()):
-            raise ValueError(f"chain gates should be at most 1, got {float(gates.max()):g}")
-        for name, value in (("weights", weights), ("rows", rows), ("gates", gates)):
-            object.__setattr__(self, name, value)
-
-    @property
-    def depth(self) -> int:
-        """Number of slots."""
-        return self.rows.shape[1]
-
-    @property
-    def constants(self) -> tuple[Tensor, ...]:
-        """What `choose` needs on a device."""
-        gates = (self.gates * 2.0**k64.BITS).to(torch.int64)
-        return _thresholds(self.weights), self.rows, gates
-
-    def choose(
-        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
-        """(N, S) rows for (N,) keys; `first` is the number of the first slot."""
-        weights, rows, gates = constants
-        slots = torch.arange(first, first + self.depth, device=keys.device)
-        chain = k64.choice_words(keys, slots[:1], k64.CHOICE)[:, 0]
-        chain = torch.searchsorted(weights, chain.contiguous(), right=True)
-        open_ = k64.choice_words(keys, slots, k64.GATE) < gates[chain]
-        return torch.where(open_, rows[chain], identity)
-
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
-        """The same for one key, in plain Python."""
-        weights, rows, gates = lists
-
-        def word(layer: int, slot: int) -> int:
-            return k64.hash_int(key, layer * k64.SLOTS + slot) >> (64 - k64.BITS)
-
-        chain = bisect_right(weights, word(first, k64.CHOICE))
-        return [
-            row if word(first + s, k64.GATE) < gate else identity
-            for s, (row, gate) in enumerate(zip(rows[chain], gates[chain], strict=True))
-        ]
-
-    def row_uses(self, rows: int = 0, identity: int = 0) -> Tensor:
-        """(S, T) how often each slot applies each row; a closed gate counts as identity."""
-        uses = torch.zeros(self.depth, rows, dtype=torch.float64)
-        weight = self.weights[:, None] * self.gates
-        uses.scatter_add_(1, self.rows.T.contiguous(), weight.T.contiguous())
-        uses[:, identity] += 1 - weight.sum(0)
-        return uses.clamp_(min=0)
-
-
-Stage = Layers | Chains
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +35,15 @@ class Phase:
     stages: tuple[Stage, ...]
 
 
+_HANDLES = itertools.count(1)
+_POLICIES: weakref.WeakValueDictionary[int, Policy] = weakref.WeakValueDictionary()
+
+
 class Policy:
     """Stages over one table of rows, with phases if they change over the epochs.
 
-    Most policies are `Policy(table, Layers(probabilities))`. Chains express sub-policies, a schedule is
-    several phases. Policies do not change: methods return new ones.
+    Most policies are `Policy(table, Layers(probabilities))`. Chains express sub-policies, a
+    schedule is several phases. Policies do not change: methods return new ones.
     """
 
     def __init__(
@@ -217,6 +68,12 @@ class Policy:
         self.info = dict(info or {})
         self._devices: dict[Any, Any] = {}
         self._check()
+        self._register()
+
+    def _register(self) -> None:
+        self.handle = next(_HANDLES)
+        """A number that stands for the policy in compiled graphs, which carry no Python objects."""
+        _POLICIES[self.handle] = self
 
     def _check(self) -> None:
         epochs = [phase.epoch for phase in self.phases]
@@ -228,8 +85,8 @@ class Policy:
             for stage in phase.stages:
                 if isinstance(stage, Layers) and stage.probabilities.shape[1] != len(self.table):
                     raise ValueError(
-                        f"a layer holds {stage.probabilities.shape[1]} probabilities, but the table "
-                        f"has {len(self.table)} rows"
+                        f"a layer holds {stage.probabilities.shape[1]} probabilities, but "
+                        f"the table has {len(self.table)} rows"
                     )
                 if isinstance(stage, Chains):
                     self._check_chains(stage)
@@ -264,10 +121,17 @@ class Policy:
         """Pickle and copy without what was computed for devices."""
         return {**self.__dict__, "_devices": {}}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has a handle of its own."""
+        self.__dict__.update(state)
+        self._register()
+
     # Drawing
 
     def draw(self, keys: Tensor, epoch: int = 0) -> Draw:
         """Rows and uniform numbers for (N,) int64 keys: a pure function, equal on every device."""
+        if torch.compiler.is_compiling():
+            return Draw(*_compiled_draw(keys, self.handle, epoch))
         phase = self.phase(epoch)
         identity = self.table.identity or 0
         choices, first = [], 0
@@ -280,7 +144,7 @@ class Policy:
         return Draw(torch.cat(choices, 1) if choices else empty, uniform)
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
-        """(row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL images."""
+        """(row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
         phase = self.phase(epoch)
         identity, rows, first = self.table.identity or 0, [], 0
         for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
@@ -341,7 +205,7 @@ class Policy:
         policy = _moved(self, self.table.extended(twins))
         index = {row: i for i, row in enumerate(policy.table.rows)}
         twin = torch.tensor([index[_mirrored(row)] for row in policy.table.rows])
-        return policy._map(lambda stage: _symmetric_stage(stage, twin))
+        return policy._map(lambda stage: symmetric_stage(stage, twin))
 
     def first_layers(self, count: int) -> Policy:
         """The first `count` layers."""
@@ -364,7 +228,7 @@ class Policy:
 
         return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
 
-    def _map(self, change: Any) -> Policy:
+    def _map(self, change: Callable[[Stage], Stage]) -> Policy:
         schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
         return Policy(self.table, schedule=schedule, info=self.info)
 
@@ -403,7 +267,7 @@ class Policy:
             and [p.epoch for p in self.phases] == [p.epoch for p in other.phases]
             and all(
                 len(a.stages) == len(b.stages)
-                and all(_same_stage(s, t) for s, t in zip(a.stages, b.stages, strict=True))
+                and all(same_stage(s, t) for s, t in zip(a.stages, b.stages, strict=True))
                 for a, b in zip(self.phases, other.phases, strict=True)
             )
         )
@@ -452,6 +316,19 @@ class Policy:
         save_policy(self, path)
 
 
+@torch.library.custom_op("deepaa::draw", mutates_args=())
+def _compiled_draw(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
+    return tuple(_POLICIES[policy].draw(keys, epoch))  # type: ignore[return-value]
+
+
+@_compiled_draw.register_fake
+def _(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
+    source = _POLICIES[policy]
+    depth = sum(stage.depth for stage in source.phase(epoch).stages)
+    choice = keys.new_empty((len(keys), depth))
+    return choice, choice.new_empty((*choice.shape, source.table.uniforms), dtype=torch.float32)
+
+
 def _moved(policy: Policy, table: Table) -> Policy:
     """The same policy over a table that contains its rows."""
     index = {row: i for i, row in enumerate(table.rows)}
@@ -471,27 +348,3 @@ def _mirrored(row: Row) -> Row:
     if row.magnitude is None or not row.operation.is_signed:
         return row
     return Row(row.operation, -row.magnitude)
-
-
-def _symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
-    if isinstance(stage, Layers):
-        return Layers((stage.probabilities + stage.probabilities[:, twin]) / 2)
-    weights, rows, gates = [], [], []
-    for weight, chain, gate in zip(stage.weights.tolist(), stage.rows, stage.gates, strict=True):
-        ways = [sorted({int(row), int(twin[row])}) for row in chain]
-        signs = list(product(*ways))
-        weights += [weight / len(signs)] * len(signs)
-        rows += signs
-        gates += [gate.tolist()] * len(signs)
-    return Chains(
-        torch.tensor(weights), torch.tensor(rows), torch.tensor(gates, dtype=torch.float64)
-    )
-
-
-def _same_stage(a: Stage, b: Stage) -> bool:
-    if isinstance(a, Layers) and isinstance(b, Layers):
-        return torch.equal(a.probabilities, b.probabilities)
-    if isinstance(a, Chains) and isinstance(b, Chains):
-        pairs = ((a.weights, b.weights), (a.rows, b.rows), (a.gates, b.gates))
-        return all(torch.equal(x, y) for x, y in pairs)
-    return False

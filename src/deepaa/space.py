@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +26,7 @@ MAX_UNIFORMS = 250
 
 
 class Builtin(NamedTuple):
-    """What a built-in operation takes: a magnitude or not, options with defaults, random numbers."""
+    """What a built-in operation takes: magnitude, options with defaults, random numbers."""
 
     magnitude: str = ""  # "", "needed" or "optional"
     options: Mapping[str, Option] = {}
@@ -65,7 +67,7 @@ class Operation:
     """An image operation: a name, a range of magnitudes, and options that stay fixed.
 
     A built-in operation needs only its name and range. One of your own brings a kernel: `batched`
-    for uint8 (N, C, H, W) tensors, or `pil` for one PIL image, which batches then call image by image.
+    for uint8 (N, C, H, W) tensors, or `pil` for one PIL image, which batches call image by image.
 
     Args:
         neutral: The magnitude that changes nothing; a `Space` leaves it out of the grid.
@@ -148,7 +150,7 @@ class Operation:
         return self.neutral == 0 and self.low is not None and self.low == -(self.high or 0.0)
 
     def magnitudes(self, levels: int) -> tuple[float | None, ...]:
-        """Evenly spaced magnitudes without the neutral one; `(None,)` for an operation without range."""
+        """Evenly spaced magnitudes without the neutral one; `(None,)` if there is no range."""
         if self.low is None or self.high is None:
             return (None,)
         if levels < 2:
@@ -224,6 +226,10 @@ class Row(NamedTuple):
         return Transformation(self.operation.name, self.magnitude)
 
 
+_HANDLES = itertools.count(1)
+_TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()
+
+
 class Table:
     """The rows a policy chooses from. Two tables are equal when their rows are."""
 
@@ -240,6 +246,9 @@ class Table:
                 raise ValueError(f"row {i}: {operation.name} has no range, got {magnitude}")
             if magnitude is not None and not math.isfinite(magnitude):
                 raise ValueError(f"row {i}: {operation.name} has magnitude {magnitude}")
+        self.handle = next(_HANDLES)
+        """A number that stands for the table in compiled graphs, which carry no Python objects."""
+        _TABLES[self.handle] = self
         self.cache: dict[Any, Any] = {}
         """What kernels computed from this table (constants per size and device); never saved."""
 
@@ -262,6 +271,11 @@ class Table:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the rows alone."""
         return (Table, (self.rows,))
+
+    @staticmethod
+    def of_handle(handle: int) -> Table:
+        """The table of this process with that handle."""
+        return _TABLES[handle]
 
     @property
     def operations(self) -> tuple[Operation, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -19,7 +17,7 @@ __all__ = ["Draw", "apply_batch", "apply_pil", "as_table"]
 
 
 class Draw(NamedTuple):
-    """What was drawn for N images: the rows of K layers, and the numbers random operations consume."""
+    """What was drawn for N images: the rows of K layers, and the numbers random ones consume."""
 
     choice: Tensor
     """(N, K) int64 rows of the table."""
@@ -89,29 +87,15 @@ def _check(images: Tensor, draw: Draw) -> None:
 def _apply_uint8(images: Tensor, draw: Draw, table: Table) -> Tensor:
     if torch.compiler.is_compiling():
         # One opaque call: a compiler that saw inside could fuse floating point and change pixels.
-        out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, handle_of(table))
+        out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, table.handle)
         return out
     return engine.run_batch(images, draw.choice, draw.uniform, table)
-
-
-# Compiled graphs carry no Python objects, so they name a table by number.
-_HANDLES = itertools.count(1)
-_TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()
-
-
-def handle_of(table: Table) -> int:
-    """A number that stands for `table` in this process."""
-    handle: int | None = table.cache.get(("handle",))
-    if handle is None:
-        handle = table.cache["handle",] = next(_HANDLES)
-        _TABLES[handle] = table
-    return handle
 
 
 @torch.library.custom_op("deepaa::apply_batch", mutates_args=())
 def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
     # a custom operator may not return its input
-    return engine.run_batch(images, choice, uniform, _TABLES[table]).clone()
+    return engine.run_batch(images, choice, uniform, Table.of_handle(table)).clone()
 
 
 @_compiled_apply.register_fake

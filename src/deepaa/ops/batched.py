@@ -1,8 +1,9 @@
 """The operations on uint8 (N, C, H, W) tensors, a different transformation for every image.
 
-Plain torch, equal to `ops/pil.py` bit for bit on CPU and CUDA. Each kernel takes a batch whose lines
-(see `plan.Kind`) are all of one kind. On CPU the images of a kind are picked out first; on CUDA, where
-picking would make the host wait, every kernel runs on the whole batch and the results are selected.
+Plain torch, equal to `ops/pil.py` bit for bit on CPU and CUDA. Each kernel takes a batch whose
+lines (see `plan.Kind`) are all of one kind. On CPU the images of a kind are picked out first; on
+CUDA, where picking would make the host wait, every kernel runs on the whole batch and the results
+are selected. `native.c` and `fused.py` do the same work faster where they can run.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ def cutout(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
 
 
 def _resample(images: Tensor, start: Tensor, length: Tensor, taps: Tensor) -> Tensor:
-    """The last axis from (start, length) of each image to its full size, in Pillow's fixed point."""
+    """The last axis from (start, length) of each image to its full size, in fixed point."""
     table = taps[length]  # (N, size, 6)
     size = images.shape[-1]
     total = torch.full(

@@ -1,8 +1,8 @@
 """Where the random boxes lie: cutout, crop and resized crop, for one image and for many.
 
-The scalar versions are plain Python; the tensor versions do the same IEEE double arithmetic (products,
-quotients and square roots are correctly rounded everywhere), with logarithms and exponentials taken on
-the host, so that both give the same integers on every device.
+The scalar versions are plain Python; the tensor versions do the same IEEE double arithmetic
+(products, quotients and square roots are correctly rounded everywhere), with logarithms and
+exponentials taken on the host, so that both give the same integers on every device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 CANDIDATES = 10
 GRID = 4096
-"""A candidate's area and shape are each one of 4,096 evenly spaced values: 24 bits of one number."""
+"""A candidate's area and shape are each one of 4,096 even steps: 24 bits of one number."""
 
 
 def crop_offset(u: float, pad: int) -> int:

@@ -1,8 +1,7 @@
 """Pillow's arithmetic as constants, computed once on the host in float64 (or exact integers).
 
-Devices then do integer and table work only, which is the same everywhere: floating-point expressions
-that a compiler may fuse (a fused multiply-add changes pixels) never reach it. `FIX`, `step` and other
-names follow Pillow's C source, for comparison.
+Devices then do integer and table work, which is the same everywhere: few floating-point expressions
+that a compiler might fuse (a fused multiply-add changes pixels) are left to them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 Matrix = tuple[float, float, float, float, float, float]
 
 MAX_SIDE = 16384
-"""Pillow leaves its 16.16 fixed-point path for images beyond this size; so do we, by refusing them."""
+"""Beyond about this size Pillow leaves its 16.16 fixed-point path; we refuse such images."""
 
 
 def fill_for(fill: Any, channels: int) -> tuple[int, ...]:
@@ -55,8 +54,8 @@ def _shift_map(t: float, height: int, width: int, *, along_x: bool) -> Ints:
     """
     n = width if along_x else height
     places = np.cumsum(np.concatenate(([t + 0.5], np.ones(n - 1))))
-    source = np.where(places < 0, -1, np.trunc(places)).astype(np.int64)
-    source = np.clip(source, -1, MAX_SIDE)
+    # places before or beyond the line stay in step, so that a kernel may copy the line in one piece
+    source = np.clip(np.floor(places), -MAX_SIDE, 2 * MAX_SIDE - 1).astype(np.int64)
     zeros = np.zeros(height if along_x else width, np.int64)
     terms = (source << 16, zeros) if along_x else (zeros, source << 16)
     return np.concatenate(terms).astype(np.int32)
@@ -131,7 +130,7 @@ GEOMETRY: Mapping[str, Callable[[float, int, int], tuple[Ints, Ints]]] = {
 
 
 def blend_table(degenerate: int, factor: float) -> Bytes:
-    """Pillow's blend of a constant and every value: float32, truncated, clipped when extrapolating."""
+    """Pillow's blend of a constant and every value: float32, clipped and truncated."""
     f, d = np.float32(factor), np.float32(degenerate)
     mixed = d + f * (np.arange(256, dtype=np.float32) - d)
     table: Bytes = np.clip(mixed, 0, 255).astype(np.uint8)
@@ -180,8 +179,8 @@ def _bicubic(x: Floats) -> Floats:
 def bicubic_taps(target: int) -> Ints:
     """How Pillow enlarges a line of s pixels to `target` pixels, for every s up to `target`.
 
-    Returns (target + 1, target, 6): for source length s and place i, the first source pixel and five
-    fixed-point weights. A resized crop never shrinks, so the filter always spans two pixels each way.
+    Returns (target + 1, target, 6): for source length s and place i, the first source pixel and
+    five fixed-point weights. A resized crop never shrinks, so the filter spans two pixels each way.
     """
     sources = np.arange(target + 1)[:, None]
     centre = (np.arange(target) + 0.5) * (sources / target)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from deepaa.ops import batched
+from deepaa.ops import batched, native
 from deepaa.ops.plan import Kind, Plan, plan_for, resolve, to_device
 from deepaa.space import Operation, Row, Table
 
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["run_batch", "run_pil", "to_device"]
 
-CHUNK_BYTES = 1 << 19
-"""Images worked on at a time on CPU: half a megabyte, so that intermediates stay in the cache."""
+CPU_CHUNK = 1 << 19
+"""Bytes of images that torch's kernels take at a time on CPU: intermediates stay in the cache."""
+CUDA_CHUNK = 1 << 24
+"""The same on CUDA, so that intermediates (up to 60 times the images) stay small."""
 
 
 def run_pil(image: Image, steps: Sequence[tuple[int, Sequence[float]]], table: Table) -> Image:
@@ -66,27 +70,46 @@ def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> 
 def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     images = images.contiguous()
     if images.device.type == "cpu":
-        size = max(1, CHUNK_BYTES // images[0].numel())
-        out = torch.empty_like(images)
-        for start in range(0, len(images), size):
-            part = slice(start, start + size)
-            out[part] = _run_grouped(images[part], lines[part], plan)
-        return out
-    for k in range(lines.shape[1]):
-        images = batched.apply_selected(images, lines[:, k], plan)
-    return images
+        return (
+            native.run(images, lines, plan)
+            if native.available()
+            else run_plain(images, lines, plan)
+        )
+    if images.device.type == "cuda" and plan.channels <= 4 and _triton_works():
+        from deepaa.ops import fused
+
+        return fused.run(images, lines, plan)
+    return run_plain(images, lines, plan)
+
+
+@cache
+def _triton_works() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def run_plain(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+    """The lines of every layer through torch's kernels, a part of the batch at a time."""
+    on_cpu = images.device.type == "cpu"
+    size = max(1, (CPU_CHUNK if on_cpu else CUDA_CHUNK) // images[0].numel())
+    layer_of = _run_grouped if on_cpu else batched.apply_selected
+    out = torch.empty_like(images)
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        for k in range(lines.shape[1]):
+            part = layer_of(part, lines[start : start + size, k], plan)
+        out[start : start + size] = part
+    return out
 
 
 def _run_grouped(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
-    images = images.clone()
-    for k in range(lines.shape[1]):
-        layer = lines[:, k]
-        for kind, kernel in batched.KERNELS.items():
-            if kind in plan.kinds:
-                mine = (layer[:, 0] == kind).nonzero()[:, 0]
-                if len(mine):
-                    images[mine] = kernel(images[mine], layer[mine], plan)
-    return images
+    """One layer: the images of each kind picked out, changed and put back."""
+    out = images.clone()
+    for kind, kernel in batched.KERNELS.items():
+        if kind in plan.kinds:
+            mine = (lines[:, 0] == kind).nonzero()[:, 0]
+            if len(mine):
+                out[mine] = kernel(images[mine], lines[mine], plan)
+    return out
 
 
 def _run_with_custom(images: Tensor, choice: Tensor, uniform: Tensor, plan: Plan) -> Tensor:
@@ -127,7 +150,7 @@ def _run_custom(
         out = _pil_on_batch(images, operation, magnitudes, uniform)
     if out.shape != images.shape or out.dtype != torch.uint8 or out.device != images.device:
         raise ValueError(
-            f"operation {operation.name!r} returned {out.dtype} {tuple(out.shape)} on {out.device}; "
+            f"operation {operation.name!r} gave {out.dtype} {tuple(out.shape)} on {out.device}; "
             f"expected uint8 {tuple(images.shape)} on {images.device}"
         )
     return out

@@ -1,7 +1,7 @@
 """The operations on one PIL image. These lines define what each operation means.
 
-Every kernel is `(image, magnitude, uniforms, **options) -> image`: randomness comes in as numbers in
-[0, 1), nothing is drawn here, and the input is never written to. Modes are RGB and L.
+Every kernel is `(image, magnitude, uniforms, **options) -> image`: randomness comes in as numbers
+in [0, 1), nothing is drawn here, and the input is never written to. Modes are RGB and L.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def cutout(
     if box is None:
         return image
     image = image.copy()
-    # Pillow's rectangle includes its far edge, so a 16-pixel cutout is 17 wide, as in the authors' code.
+    # Pillow's rectangle includes its far edge: 16 pixels become 17, as in the authors' code.
     ImageDraw.Draw(image).rectangle(box, fill=_fill(image, fill))
     return image
 
@@ -151,7 +151,7 @@ def resized_crop(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> PilImage:
-    """A random box of `scale` of the area and `ratio` width : height, resized (bicubic) to the full size."""
+    """A random box of `scale` of the area and `ratio` width : height, enlarged to the full size."""
     x, y, width, height = resized_crop_box(u, image.height, image.width, scale, ratio)
     return image.crop((x, y, x + width, y + height)).resize(image.size, Resampling.BICUBIC)
 

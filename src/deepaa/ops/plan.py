@@ -1,8 +1,8 @@
 """From drawn rows and uniform numbers to integers a pixel kernel can follow.
 
 A `Plan` holds a table's constants for one image size on one device. `resolve` turns a draw into one
-line of six integers per image and layer. Both pixel engines (plain torch and Triton) read these lines,
-so they cannot disagree about what was drawn.
+line of six integers per image and layer. Every pixel engine (plain torch, C, Triton) reads these
+lines, so they cannot disagree about what was drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deepaa.space import Row, Table
 
 
 class Kind(IntEnum):
-    """What a kernel does with an image in one layer; the comment names columns 1 to 4 of its line."""
+    """What a kernel does with an image; the comment names columns 1 to 4 of its line."""
 
     IDENTITY = 0
     GEOMETRY = 1  # row of maps_x, row of maps_y
@@ -46,6 +46,7 @@ _SIMPLE = {
     "sharpness": Kind.SHARPNESS,
     "resized_crop": Kind.RESIZED_CROP,
 }
+_BLENDS = ("contrast", "color", "brightness", "sharpness")
 LINE = 6
 """Integers per image and layer: kind, four arguments, row of the table."""
 
@@ -65,9 +66,7 @@ class Plan:
     factors: Tensor  # (T,) float32
     cut: Tensor | None  # (T, 3) float64: cutout's side, and the span of its centre in x and y
     scales: Tensor  # (256,) float64: auto_contrast
-    crops: (
-        tuple[Tensor, Tensor, Tensor] | None
-    )  # (G, 4096) areas and shapes, (G, 4) fallback boxes
+    crops: tuple[Tensor, ...] | None  # (G, 4096) areas, (G, 4096) shapes, (G, 4) fallbacks
     taps_x: Tensor | None  # (W + 1, W, 6) int32
     taps_y: Tensor | None  # (H + 1, H, 6) int32
     channels: int
@@ -146,7 +145,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     """The constants of `table` for one image size, computed on the host and sent to `device`."""
     if max(height, width) > constants.MAX_SIDE:
         raise ValueError(
-            f"images of {height} x {width} pixels are too large; at most {constants.MAX_SIDE} a side"
+            f"images of {height} x {width} are too large: at most {constants.MAX_SIDE} a side"
         )
     builder = _Builder(channels, height, width)
     operations = table.operations
@@ -154,10 +153,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     lines = [[*line, i] for i, (line, _, _) in enumerate(parts)]
     kinds = frozenset(int(line[0]) for line in lines)
     _check_channels(table, kinds, lines, channels)
-    factors = [
-        row.magnitude or 0.0 if row.operation.name in ("contrast", "color", "sharpness") else 0.0
-        for row in table.rows
-    ]
+    factors = [row.magnitude or 0.0 if row.operation.name in _BLENDS else 0.0 for row in table.rows]
     fills = [
         constants.fill_for(row.operation.options.get("fill", 0), channels)
         if not row.operation.is_custom
@@ -170,7 +166,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
 
     empty = np.zeros((1, width + height))
     variants = [counts for _, counts, _ in parts]
-    crops = None
+    crops: tuple[Tensor, ...] | None = None
     if builder.grids:
         crops = tuple(send([grid[i] for grid in builder.grids], np.float64) for i in range(3))
     return Plan(

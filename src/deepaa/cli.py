@@ -1,0 +1,356 @@
+"""The command line: one function per command. Only this file prints.
+
+torch is imported inside the commands, so that help and version come at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from deepaa.policy import Policy
+
+DEBUG = "DEEPAA_DEBUG"
+_DESCRIPTIONS = {
+    "identity": "changes nothing",
+    "uniform": "2 layers, each CIFAR transformation equally likely",
+    "deepta": "6 CIFAR layers: an operation uniformly, then one of its levels",
+    "deepta-imagenet": "5 ImageNet layers: an operation uniformly, then a level",
+    "crop-flip": "pad-4 crop and flip, the usual default for CIFAR",
+    "crop-flip-cutout": "pad-4 crop, flip and 16-pixel cutout",
+}
+
+app = typer.Typer(
+    name="deepaa",
+    help="Look at, apply and check image augmentation policies.",
+    epilog="Start with: deepaa policies, then deepaa show deepta",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+bench = typer.Typer(help="Measure speed beside other libraries.", rich_markup_mode="markdown")
+app.add_typer(bench, name="bench")
+
+PolicyName = Annotated[
+    str,
+    typer.Argument(
+        metavar="POLICY",
+        help="A name (see deepaa policies) or a file: this package's JSON, the authors' .npz, or a "
+        "JSON list of sub-policies.",
+    ),
+]
+OwnOperations = Annotated[
+    list[str],
+    typer.Option(
+        "--operations",
+        metavar="MODULE:NAME",
+        help="Your own operation, or a list of them, that the policy uses. The module is imported "
+        "from the current folder or the Python path, so its code runs. May be repeated.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Epoch = Annotated[
+    int, typer.Option(min=0, help="The epoch to show, for a policy that changes over time.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"deepaa {_version()}")
+        raise typer.Exit
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("deepaa")
+    except metadata.PackageNotFoundError:  # run from a source folder
+        import deepaa
+
+        return str(getattr(deepaa, "__version__", "unknown"))
+
+
+@app.callback(invoke_without_command=True)
+def _deepaa(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command(epilog="Example: deepaa show deepta --top 3")
+def show(
+    policy: PolicyName,
+    as_json: AsJson = False,
+    top: Annotated[int, typer.Option(min=1, help="Operations to list per layer.")] = 6,
+    epoch: Epoch = 0,
+    operations: OwnOperations = [],  # noqa: B006 - typer reads it, nobody writes to it
+) -> None:
+    """Show what a policy does.
+
+    Per layer: the most frequent operations with their probabilities and magnitudes, and how
+    uncertain the choice is (entropy; perplexity is the number of equally likely transformations
+    with that entropy). Then how often an image meets each operation.
+    """
+    from deepaa.report.tables import as_dict, policy_table
+
+    table = policy_table(_load(policy, operations), policy, epoch, top)
+    if as_json:
+        _print_json(as_dict(table))
+        return
+    from deepaa.report.terminal import policy_lines
+
+    console = _console()
+    _print_lines(console, policy_lines(table, console.encoding))
+
+
+@app.command(epilog="Example: deepaa preview deepta --data photos/ --out grid.png")
+def preview(
+    policy: PolicyName,
+    out: Annotated[Path, typer.Option(help="The picture to write, for example grid.png.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of images (folders inside it count), one image, or a .npz file with "
+            "uint8 images. Default: CIFAR-10 images that come with the package."
+        ),
+    ] = None,
+    images: Annotated[int, typer.Option(min=1, max=100, help="Images, side by side.")] = 8,
+    draws: Annotated[int, typer.Option(min=1, max=100, help="Draws, one below the other.")] = 4,
+    seed: Annotated[int, typer.Option(help="Another seed gives other draws.")] = 0,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=4096, help="Resize and cut the images to this many pixels a side first."
+        ),
+    ] = None,
+    epoch: Epoch = 0,
+    operations: OwnOperations = [],  # noqa: B006 - typer reads it, nobody writes to it
+) -> None:
+    """Draw a picture of a policy at work: originals on top, augmented versions below."""
+    from PIL import Image
+
+    if out.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"--out {out}: unknown kind of picture; use a name like grid.png")
+    if not out.parent.is_dir():
+        raise ValueError(f"--out {out}: the folder {out.parent} does not exist")
+    from deepaa.data import load_images
+    from deepaa.report.preview import preview_grid
+
+    loaded = _load(policy, operations)
+    originals = load_images(data, images, size)
+    grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
+    grid.save(out)
+    n, _, height, width = originals.shape
+    typer.echo(f"wrote {out}: {n} images of {width} x {height}, {draws} draws each")
+
+
+@app.command(epilog="Example: deepaa convert policy.npz policy.json --symmetric")
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A policy: a name or a file.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The JSON file to write.")],
+    symmetric: Annotated[
+        bool,
+        typer.Option(
+            "--symmetric",
+            help="Make m and -m equally likely for shear, translate and rotate, as the authors' "
+            "evaluation does.",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    operations: OwnOperations = [],  # noqa: B006 - typer reads it, nobody writes to it
+) -> None:
+    """Write any readable policy as this package's JSON, which any language can read."""
+    if out.exists() and not force:
+        raise ValueError(f"{out} exists; add --force to replace it")
+    loaded = _load(source, operations)
+    typer.echo(f"read {source}: {_size(loaded)}")
+    if symmetric:
+        loaded = loaded.symmetric()
+    loaded.save(out)
+    typer.echo(f"wrote {out}: {_size(loaded)}{', symmetric' if symmetric else ''}")
+
+
+@app.command(epilog="Example: deepaa policies")
+def policies() -> None:
+    """List the policies that have a name."""
+    from rich.table import Table
+
+    from deepaa.policy_file import load_policy, policy_names
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="bold cyan", no_wrap=True)
+    grid.add_column()
+    for name in policy_names():
+        text = _DESCRIPTIONS.get(name)
+        if text is None:
+            loaded = load_policy(name)
+            text = loaded.info.get("description", _size(loaded))
+        grid.add_row(name, text)
+    _console().print(grid)
+
+
+@app.command(epilog="Example: deepaa doctor --json > doctor.json")
+def doctor(as_json: AsJson = False) -> None:
+    """Check this installation: versions, devices, and every kernel against Pillow.
+
+    All 139 transformations of both spaces run on CPU, and on CUDA if there is one. Exit code 1
+    means that a check failed.
+    """
+    from deepaa.doctor import examine
+    from deepaa.report.tables import as_dict
+
+    report = examine()
+    if as_json:
+        _print_json({"passed": report.passed, **as_dict(report)})
+    else:
+        from deepaa.report.terminal import doctor_lines
+
+        _print_lines(_console(), doctor_lines(report))
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+@bench.command(
+    epilog="Example: deepaa bench ops --device cpu --peers timm,torchvision --out b.json"
+)
+def ops(
+    sizes: Annotated[
+        list[int], typer.Option("--size", min=1, help="Side of the images. May be repeated.")
+    ] = [32, 224],  # noqa: B006 - typer reads it, nobody writes to it
+    batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Images in a batch. Default: as in docs/benchmarks.md."),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(min=1, help="Layers of our policy. Default: 2 on CPU, 6 on CUDA.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto for what there is.")] = "auto",
+    seconds: Annotated[float, typer.Option(help="Least time spent on each contestant.")] = 2.0,
+    peers: Annotated[
+        str, typer.Option(help="Libraries to compare with, with commas between; all or none.")
+    ] = "all",
+    space: Annotated[str, typer.Option(help="cifar or imagenet.")] = "cifar",
+    breakdown: Annotated[
+        bool, typer.Option("--breakdown", help="Also time each operation alone.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for all numbers.")] = None,
+) -> None:
+    """Measure how fast images are augmented, beside other libraries, on one thread.
+
+    Rates are per applied operation, so that methods that apply one and methods that apply several
+    can be compared. Other libraries come with pip install 'deepaa[bench]'; missing ones are left
+    out.
+    """
+    import logging
+
+    from deepaa.bench import LIBRARIES, main_ops, tables
+    from deepaa.report.terminal import bench_lines
+
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logging.getLogger("deepaa.bench").setLevel(logging.INFO)  # progress, to stderr
+    chosen = {"all": LIBRARIES, "none": ()}.get(peers)
+    report = main_ops(
+        sizes=sizes,
+        batch=batch,
+        layers=layers,
+        device=device,
+        seconds=seconds,
+        peers=[p.strip() for p in peers.split(",")] if chosen is None else chosen,
+        space=space,
+        breakdown=breakdown,
+        out=out,
+    )
+    console = _console()
+    _print_lines(console, bench_lines(tables(report), console.width))
+    if out is not None:
+        typer.echo(f"\nwrote {out}")
+
+
+def _load(source: str, operations: Sequence[str]) -> Policy:
+    from deepaa.own_operations import import_operations
+    from deepaa.policy_file import PolicyFileError, load_policy
+
+    try:
+        return load_policy(source, import_operations(operations))
+    except PolicyFileError as error:
+        if "unknown operation" in str(error) and not operations:
+            raise ValueError(f"{error}; here: --operations MODULE:NAME") from error
+        raise
+
+
+def _size(policy: Policy) -> str:
+    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
+    return f"{layers} over {len(policy.table)} transformations"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False)
+
+
+def _print_lines(console: Console, lines: Iterable[Any]) -> None:
+    for line in lines:
+        console.print(line)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code; errors become one line on stderr."""
+    try:
+        code = app(arguments, prog_name="deepaa", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get(DEBUG, "0") not in ("", "0"):
+            raise
+        message, code = _explained(error)
+        typer.echo(f"error: {' '.join(message.split())}", err=True)
+        return code
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """What to tell the user, and the exit code: 2 for bad input, 1 for what should not happen."""
+    if hasattr(error, "format_message"):  # typer's own: unknown options, bad numbers
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "deepaa"
+        text = error.format_message().rstrip(".")
+        return f"{text}{'' if text.endswith('?') else ';'} try '{command} --help'", 2
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}", 2
+    if isinstance(error, ValueError | TypeError | OSError):
+        return str(error), 2
+    reason = f"unexpected {type(error).__name__}: {error}"
+    return f"{reason} (set {DEBUG}=1 to see where it came from)", 1
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run())

@@ -1,0 +1,1 @@
+"""The policies shipped with the package, one JSON file each."""

@@ -1,0 +1,198 @@
+"""The two shapes a policy is made of: layers and chains over the rows of a table."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from deepaa import keys as k64
+
+SUM_TOLERANCE = 1e-6
+
+
+def _probabilities(values: Any, what: str) -> Tensor:
+    table = torch.as_tensor(values, dtype=torch.float64).detach().cpu().clone()
+    if not bool(torch.isfinite(table).all()):
+        raise ValueError(f"{what} holds a value that is not finite")
+    if bool((table < 0).any()):
+        raise ValueError(f"{what} holds a negative probability, {float(table.min()):g}")
+    return table
+
+
+def thresholds(probabilities: Tensor) -> Tensor:
+    """Integers t with P(word < t_i) = the sum of the first i + 1 probabilities, on 53 bits.
+
+    The sum runs left to right in float64, so that another language can reproduce it.
+    """
+    sums = np.cumsum(probabilities.numpy(), axis=-1)
+    sums = sums / sums[..., -1:]
+    steps = np.floor(sums * 2.0**k64.BITS).astype(np.int64)
+    # everything from the last possible row on is certain, so that no word falls beyond it
+    steps[sums >= 1.0] = 1 << k64.BITS
+    return torch.from_numpy(steps)
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """K layers, each a distribution over the rows of the table: one row per layer and image."""
+
+    probabilities: Tensor
+    """(K, T) float64; rows sum to 1."""
+
+    def __post_init__(self) -> None:
+        """Check the distributions."""
+        table = torch.as_tensor(self.probabilities)
+        if table.ndim != 2:
+            raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
+        layers = [_probabilities(row, f"layer {k + 1}") for k, row in enumerate(table)]
+        for k, layer in enumerate(layers):
+            if abs(total := math.fsum(layer.tolist())) and abs(total - 1) <= SUM_TOLERANCE:
+                continue
+            raise ValueError(f"layer {k + 1} sums to {total:.6f}, expected 1")
+        stacked = torch.stack(layers) if layers else table.to(torch.float64).cpu()
+        object.__setattr__(self, "probabilities", stacked)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.probabilities)
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What `choose` needs on a device."""
+        return (thresholds(self.probabilities),) if self.depth else ()
+
+    def choose(
+        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+    ) -> Tensor:
+        """(N, K) rows for (N,) keys; `first` is the number of the first layer."""
+        layers = torch.arange(first, first + self.depth, device=keys.device)
+        if not self.depth:
+            return torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
+        words = k64.choice_words(keys, layers, k64.CHOICE).T.contiguous()
+        return torch.searchsorted(constants[0], words, right=True).T.contiguous()
+
+    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+        """The same for one key, in plain Python."""
+        return [
+            bisect_right(steps, k64.hash_int(key, (first + k) * k64.SLOTS) >> (64 - k64.BITS))
+            for k, steps in enumerate(lists[0] if lists else ())
+        ]
+
+    def row_uses(self) -> Tensor:
+        """(K, T) how often each layer applies each row."""
+        return self.probabilities
+
+
+@dataclass(frozen=True, eq=False)
+class Chains:
+    """M chains of S slots: an image draws one chain, and each slot applies its row or nothing."""
+
+    weights: Tensor
+    """(M,) float64, summing to 1."""
+    rows: Tensor
+    """(M, S) int64 rows of the table."""
+    gates: Tensor
+    """(M, S) float64 probabilities that a slot applies its row."""
+
+    def __post_init__(self) -> None:
+        """Check shapes and probabilities."""
+        weights = _probabilities(self.weights, "chain weights")
+        gates = _probabilities(self.gates, "chain gates")
+        rows = torch.as_tensor(self.rows, dtype=torch.int64).cpu().clone()
+        if weights.ndim != 1 or not len(weights) or rows.ndim != 2 or rows.shape != gates.shape:
+            raise ValueError(
+                f"chains need (M,) weights and (M, S) rows and gates, got {tuple(weights.shape)}, "
+                f"{tuple(rows.shape)} and {tuple(gates.shape)}"
+            )
+        if len(rows) != len(weights):
+            raise ValueError(f"{len(weights)} weights for {len(rows)} chains")
+        if (
+            abs(total := math.fsum(weights.tolist())) > 1 + SUM_TOLERANCE
+            or total < 1 - SUM_TOLERANCE
+        ):
+            raise ValueError(f"chain weights sum to {total:.6f}, expected 1")
+        if bool((gates > 1).any()):
+            raise ValueError(f"chain gates should be at most 1, got {float(gates.max()):g}")
+        for name, value in (("weights", weights), ("rows", rows), ("gates", gates)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def depth(self) -> int:
+        """Number of slots."""
+        return self.rows.shape[1]
+
+    @property
+    def constants(self) -> tuple[Tensor, ...]:
+        """What `choose` needs on a device."""
+        gates = (self.gates * 2.0**k64.BITS).to(torch.int64)
+        return thresholds(self.weights), self.rows, gates
+
+    def choose(
+        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+    ) -> Tensor:
+        """(N, S) rows for (N,) keys; `first` is the number of the first slot."""
+        weights, rows, gates = constants
+        slots = torch.arange(first, first + self.depth, device=keys.device)
+        chain = k64.choice_words(keys, slots[:1], k64.CHOICE)[:, 0]
+        chain = torch.searchsorted(weights, chain.contiguous(), right=True)
+        open_ = k64.choice_words(keys, slots, k64.GATE) < gates[chain]
+        return torch.where(open_, rows[chain], identity)
+
+    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+        """The same for one key, in plain Python."""
+        weights, rows, gates = lists
+
+        def word(layer: int, slot: int) -> int:
+            return k64.hash_int(key, layer * k64.SLOTS + slot) >> (64 - k64.BITS)
+
+        chain = bisect_right(weights, word(first, k64.CHOICE))
+        return [
+            row if word(first + s, k64.GATE) < gate else identity
+            for s, (row, gate) in enumerate(zip(rows[chain], gates[chain], strict=True))
+        ]
+
+    def row_uses(self, rows: int = 0, identity: int = 0) -> Tensor:
+        """(S, T) how often each slot applies each row; a closed gate counts as identity."""
+        uses = torch.zeros(self.depth, rows, dtype=torch.float64)
+        weight = self.weights[:, None] * self.gates
+        uses.scatter_add_(1, self.rows.T.contiguous(), weight.T.contiguous())
+        uses[:, identity] += 1 - weight.sum(0)
+        return uses.clamp_(min=0)
+
+
+Stage = Layers | Chains
+
+
+def symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
+    """The stage that exchanges each row with its `twin` (T,) with probability 1/2."""
+    if isinstance(stage, Layers):
+        return Layers((stage.probabilities + stage.probabilities[:, twin]) / 2)
+    weights, rows, gates = [], [], []
+    for weight, chain, gate in zip(stage.weights.tolist(), stage.rows, stage.gates, strict=True):
+        ways = [sorted({int(row), int(twin[row])}) for row in chain]
+        signs = list(product(*ways))
+        weights += [weight / len(signs)] * len(signs)
+        rows += signs
+        gates += [gate.tolist()] * len(signs)
+    return Chains(
+        torch.tensor(weights), torch.tensor(rows), torch.tensor(gates, dtype=torch.float64)
+    )
+
+
+def same_stage(a: Stage, b: Stage) -> bool:
+    """Whether two stages are of one shape and hold equal numbers."""
+    if isinstance(a, Layers) and isinstance(b, Layers):
+        return torch.equal(a.probabilities, b.probabilities)
+    if isinstance(a, Chains) and isinstance(b, Chains):
+        pairs = ((a.weights, b.weights), (a.rows, b.rows), (a.gates, b.gates))
+        return all(torch.equal(x, y) for x, y in pairs)
+    return False
