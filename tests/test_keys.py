@@ -70,12 +70,12 @@ def test_a_key_and_its_unsigned_twin_are_one(key: int) -> None:
 def test_words_follow_the_layout() -> None:
     keys = torch.tensor([5, -9, 2**62])
     layers = torch.tensor([0, 3, 999])
-    choice = k64.choice_words(keys, layers, k64.GATE)
-    uniform = k64.uniform_words(keys, layers, 4)
+    choice, gate, uniform = (part[:, layers] for part in k64.draw_words(keys, 1000, 4))
     assert uniform.dtype == torch.float32
     for n, key in enumerate(keys.tolist()):
         for k, layer in enumerate(layers.tolist()):
-            assert choice[n, k] == k64.hash_int(key, layer * 256 + 1) >> 11
+            assert choice[n, k] == k64.hash_int(key, layer * 256) >> 11
+            assert gate[n, k] == k64.hash_int(key, layer * 256 + 1) >> 11
             for u in range(4):
                 word = k64.hash_int(key, layer * 256 + 2 + u) >> 40
                 assert uniform[n, k, u].item() == word / 2**24
@@ -135,7 +135,7 @@ def test_words_are_uniform(consecutive: str) -> None:
 
 
 def test_uniforms_lie_in_the_half_open_interval_and_fill_it() -> None:
-    u = k64.uniform_words(torch.arange(200_000), torch.tensor([0]), 5)
+    u = k64.draw_words(torch.arange(200_000), 1, 5)[2]
     assert 0 <= u.min() < 1e-5
     assert 1 - 1e-5 < u.max() < 1
     assert abs(u.mean().item() - 0.5) < 5 / math.sqrt(12 * u.numel())

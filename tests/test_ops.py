@@ -285,7 +285,9 @@ def test_float_images_are_rounded_once_and_come_back_as_float(dtype: torch.dtype
     images = (bytes_.double() / 255).to(dtype)
     out = apply_batch(images, draw, CIFAR)
     assert out.dtype == dtype
-    assert torch.equal((out.double() * 255).round().to(torch.uint8), apply_batch(bytes_, draw, CIFAR))
+    assert torch.equal(
+        (out.double() * 255).round().to(torch.uint8), apply_batch(bytes_, draw, CIFAR)
+    )
 
 
 def test_float_image_drawn_identity_is_untouched() -> None:
@@ -393,7 +395,8 @@ def test_fused_program_in_tritons_interpreter() -> None:
 
 def test_native_falls_back_without_a_compiler(tmp_path: Path) -> None:
     code = (
-        "import torch; from deepaa.ops import apply_batch, native; from deepaa.policy import Policy;"
+        "import torch; from deepaa.ops import apply_batch, native\n"
+        "from deepaa.policy import Policy\n"
         "from deepaa.space import CIFAR; x = torch.arange(3072).to(torch.uint8).view(1, 3, 32, 32);"
         "d = Policy.uniform(CIFAR, 4).draw(torch.arange(1));"
         "print(native.available(), apply_batch(x, d, CIFAR).sum().item())"
@@ -402,11 +405,22 @@ def test_native_falls_back_without_a_compiler(tmp_path: Path) -> None:
     for change in ({}, {"CC": "false"}, {"DEEPAA_NATIVE": "0"}, {"CC": "/no/such/compiler"}):
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **change}
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         results.append(done.stdout.split())
     assert [r[0] for r in results[1:]] == ["False"] * 3
     assert len({r[1] for r in results}) == 1
+
+
+def test_plans_of_many_sizes_are_forgotten() -> None:
+    space = Space(CIFAR.operations)
+    for size in range(8, 60):
+        apply_batch(CONTENT["noise"](2, 3, size, size), Policy.uniform(space, 1).sample(2), space)
+    assert len(space.table.cache) <= 16
 
 
 def test_round_trip_between_pil_and_tensors() -> None:

@@ -1,0 +1,61 @@
+"""Deep AutoAugment: find and apply image augmentation policies, exactly and fast.
+
+`DeepAutoAugment(policy)` augments PIL images, arrays, tensors and batches. `load_policy` and
+`Policy` give it something to apply; `CIFAR` and `IMAGENET` are the search spaces of the paper.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from deepaa.ops import Draw, apply_batch, apply_pil
+    from deepaa.policy import Policy
+    from deepaa.policy_file import PolicyFileError, load_policy
+    from deepaa.space import CIFAR, IMAGENET, Operation, Space, Transformation
+    from deepaa.transforms import AugmentedDataset, DeepAutoAugment
+
+__all__ = [
+    "CIFAR",
+    "IMAGENET",
+    "AugmentedDataset",
+    "DeepAutoAugment",
+    "Draw",
+    "Operation",
+    "Policy",
+    "PolicyFileError",
+    "Space",
+    "Transformation",
+    "__version__",
+    "apply_batch",
+    "apply_pil",
+    "load_policy",
+]
+
+try:
+    __version__ = version("deepaa")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "0+unknown"
+
+# Names are imported when they are first used: torch takes seconds, and `deepaa --help` needs none.
+_HOMES = {
+    "deepaa.ops": ("Draw", "apply_batch", "apply_pil"),
+    "deepaa.policy": ("Policy",),
+    "deepaa.policy_file": ("PolicyFileError", "load_policy"),
+    "deepaa.space": ("CIFAR", "IMAGENET", "Operation", "Space", "Transformation"),
+    "deepaa.transforms": ("AugmentedDataset", "DeepAutoAugment"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(home), name)
+            return value
+    raise AttributeError(f"module 'deepaa' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -237,7 +237,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware(devices: Sequence[str]) -> dict[str, Any]:
-    """Processor and which kernels of ours serve it, load before the run, the GPU if it takes part."""
+    """Processor, which of our kernels serve it, load before the run, and the GPU if it is used."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     found: dict[str, Any] = {
         "cpu": _cpu_name(),

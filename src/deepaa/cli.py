@@ -66,19 +66,10 @@ Epoch = Annotated[
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"deepaa {_version()}")
+        from deepaa import __version__
+
+        typer.echo(f"deepaa {__version__}")
         raise typer.Exit
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("deepaa")
-    except metadata.PackageNotFoundError:  # run from a source folder
-        import deepaa
-
-        return str(getattr(deepaa, "__version__", "unknown"))
 
 
 @app.callback(invoke_without_command=True)
@@ -181,11 +172,10 @@ def convert(
     if out.exists() and not force:
         raise ValueError(f"{out} exists; add --force to replace it")
     loaded = _load(source, operations)
+    written = loaded.symmetric() if symmetric else loaded
+    written.save(out)
     typer.echo(f"read {source}: {_size(loaded)}")
-    if symmetric:
-        loaded = loaded.symmetric()
-    loaded.save(out)
-    typer.echo(f"wrote {out}: {_size(loaded)}{', symmetric' if symmetric else ''}")
+    typer.echo(f"wrote {out}: {_size(written)}{', symmetric' if symmetric else ''}")
 
 
 @app.command(epilog="Example: deepaa policies")

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.Image import DecompressionBombWarning, Resampling, Transpose
 from PIL.Image import Image as PilImage
+from PIL.Image import Resampling, Transpose
 from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
@@ -206,17 +206,15 @@ def _read_files(paths: list[Path], max_pixels: int) -> list[Pixels]:
 
 def _open_rgb(path: Path, max_pixels: int) -> PilImage:
     with warnings.catch_warnings():
-        # our limit is the stricter one; a caller who raised it has asked for large images
-        warnings.simplefilter("ignore", DecompressionBombWarning)
-        image = Image.open(path)
-    with image:
-        if (pixels := image.width * image.height) > max_pixels:
-            size = f"{image.width} x {image.height}"
-            raise ValueError(f"{size} is {pixels:,} pixels, over the limit of {max_pixels:,}")
-        image.load()
-        turn = _orientation(image)
-        rgb = to_rgb(image)
-        return rgb if turn is None else rgb.transpose(turn)
+        # Pillow warns of damaged EXIF data, which we leave aside, and of sizes, which we limit.
+        warnings.simplefilter("ignore")
+        with Image.open(path) as image:
+            if (pixels := image.width * image.height) > max_pixels:
+                size = f"{image.width} x {image.height}"
+                raise ValueError(f"{size} is {pixels:,} pixels, over the limit of {max_pixels:,}")
+            image.load()
+            rgb, turn = to_rgb(image), _orientation(image)
+    return rgb if turn is None else rgb.transpose(turn)
 
 
 _TURNS = {

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from deepaa.data import embedded_is_intact, load_embedded
-from deepaa.keys import sample_keys, uniform_words
+from deepaa.keys import draw_words, sample_keys
 from deepaa.ops import Draw, apply_batch, apply_pil, engine, native
 from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
 from deepaa.ops.plan import plan_for, resolve
@@ -203,7 +203,7 @@ def _case(space: Space, shape: Sequence[int]) -> tuple[Tensor, Draw]:
     n = len(space) * len(samples)
     choice = torch.arange(len(space)).repeat_interleave(len(samples))[:, None]
     keys = sample_keys(0, 0, torch.arange(n))
-    uniform = uniform_words(keys, torch.arange(1), space.table.uniforms)
+    uniform = draw_words(keys, 1, space.table.uniforms)[2]
     return samples.repeat(len(space), 1, 1, 1), Draw(choice, uniform)
 
 

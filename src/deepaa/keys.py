@@ -69,17 +69,18 @@ def _(keys: Tensor, counters: Tensor) -> Tensor:
     return keys + counters  # same shape, type and device
 
 
-def choice_words(keys: Tensor, layers: Tensor, slot: int) -> Tensor:
-    """(N, K) integers in [0, 2^53) that choose rows (`CHOICE`) or open gates (`GATE`)."""
-    return _shift(hash_keys(keys[:, None], layers * SLOTS + slot), 64 - BITS)
+def draw_words(keys: Tensor, depth: int, uniforms: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All numbers of a draw for (N,) keys and K = `depth` layers, from one hash.
 
-
-def uniform_words(keys: Tensor, layers: Tensor, count: int) -> Tensor:
-    """(N, K, count) float32 numbers in [0, 1), multiples of 2^-24."""
-    slots = torch.arange(count, device=keys.device)
-    counters = (layers * SLOTS + UNIFORM)[:, None] + slots
-    words = _shift(hash_keys(keys[:, None, None], counters), 40)
-    return words.to(torch.float32) * 2.0**-24
+    Returns (N, K) integers in [0, 2^53) that choose rows, (N, K) such integers that open gates, and
+    (N, K, uniforms) float32 numbers in [0, 1), multiples of 2^-24.
+    """
+    layers = torch.arange(0, depth * SLOTS, SLOTS, device=keys.device)
+    counters = layers[:, None] + torch.arange(UNIFORM + uniforms, device=keys.device)
+    words = hash_keys(keys[:, None, None], counters)
+    integers = _shift(words[..., :UNIFORM], 64 - BITS)
+    floats = _shift(words[..., UNIFORM:], 40).to(torch.float32) * 2.0**-24
+    return integers[..., CHOICE], integers[..., GATE], floats
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:

@@ -133,15 +133,15 @@ class Policy:
         if torch.compiler.is_compiling():
             return Draw(*_compiled_draw(keys, self.handle, epoch))
         phase = self.phase(epoch)
-        identity = self.table.identity or 0
-        choices, first = [], 0
+        depth = sum(stage.depth for stage in phase.stages)
+        choice, gate, uniform = k64.draw_words(keys, depth, self.table.uniforms)
+        rows, first = [choice[:, :0]], 0
         for stage, constants in zip(phase.stages, self._constants(phase, keys.device), strict=True):
-            choices.append(stage.choose(keys, first, constants, identity))
+            mine = slice(first, first + stage.depth)
+            identity = self.table.identity or 0
+            rows.append(stage.choose(choice[:, mine], gate[:, mine], constants, identity))
             first += stage.depth
-        empty = torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
-        layers = torch.arange(first, device=keys.device)
-        uniform = k64.uniform_words(keys, layers, self.table.uniforms)
-        return Draw(torch.cat(choices, 1) if choices else empty, uniform)
+        return Draw(rows[1] if len(rows) == 2 else torch.cat(rows, 1), uniform)
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
         """(row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
@@ -288,9 +288,8 @@ class Policy:
         table = space.table if isinstance(space, Space) else space
         operations = [row.operation for row in table.rows]
         share = [1 / (len(table.operations) * operations.count(op)) for op in operations]
-        return cls(
-            table, Layers(torch.tensor([share] * layers, dtype=torch.float64).view(layers, -1))
-        )
+        layer = torch.tensor(share, dtype=torch.float64)
+        return cls(table, Layers(layer.expand(layers, -1)))
 
     @classmethod
     def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:

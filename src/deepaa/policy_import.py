@@ -131,13 +131,7 @@ def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
         raise ValueError("is packed in a way that numpy does not use")
     data = archive.read(entry)
     stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    if version == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-    elif version == (2, 0):
-        shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    else:
-        raise ValueError(f"array format {version} is not read here")
+    shape, dtype = _header(stream)
     if dtype.hasobject:
         raise ValueError("holds Python objects, which are never unpickled")
     if dtype.kind not in kinds:
@@ -148,6 +142,20 @@ def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
     stream.seek(0)
     array: Array = np.lib.format.read_array(stream, allow_pickle=False)
     return array
+
+
+def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and type an array's header states."""
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
+    # the header is a Python literal, and numpy lets tokeniser, parser and its own errors through
+    except Exception as error:
+        raise ValueError("its header cannot be read") from error
+    return shape, dtype
 
 
 def _space_of(names: list[str]) -> Space:

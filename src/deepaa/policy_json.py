@@ -253,23 +253,21 @@ def _stages(stages: Value, table: Table) -> list[Stage]:
         if "chains" in keys:
             (chains,) = item.fields("chains")
             parts = chains.items("chain", first=1)
-            depth += _check_depth(chains, depth, _slots(parts))
+            first = parts[0].value if parts and isinstance(parts[0].value, dict) else {}
+            depth += _check_depth(chains, depth, _length(first.get("slots")))
             found.append(_chains(chains, parts, table))
         elif "layers" in keys:
             (layers,) = item.fields("layers")
-            lines = layers.items("layer", first=1)
-            depth += _check_depth(layers, depth, len(lines))
-            found.append(_layers(lines, len(table)))
+            depth += _check_depth(layers, depth, _length(layers.value))
+            found.append(_layers(layers.items("layer", first=1), len(table)))
         else:
             raise item.wrong('{"layers": [...]} or {"chains": [...]}')
     return found
 
 
-def _slots(chains: Sequence[Value]) -> int:
-    """Slots of the first chain, 0 where it is malformed (which is reported later)."""
-    first = chains[0].value if chains else None
-    slots = first.get("slots") if isinstance(first, dict) else None
-    return len(slots) if isinstance(slots, list) else 0
+def _length(value: Any) -> int:
+    """How many items a list has; 0 for what is none, which is reported later."""
+    return len(value) if isinstance(value, list) else 0
 
 
 def _check_depth(value: Value, before: int, more: int) -> int:

@@ -119,12 +119,15 @@ def rewrap(out: Tensor, like: Tensor) -> Tensor:
     return wrapped
 
 
-def whole(value: Any, what: str) -> int:
-    """`value` as an int, or an error that says `what` it should be."""
+def whole(value: Any, what: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
+    """`value` as an int in low..high, or an error that says `what` it is."""
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise TypeError(f"{what} should be a whole number, got {value!r}") from None
+    if not low <= number <= high:
+        raise ValueError(f"{what} should be in {low}..{high}, got {number}")
+    return number
 
 
 def batch_numbers(index: Any, n: int) -> Tensor:

@@ -18,8 +18,12 @@ from deepaa import keys as k64
 SUM_TOLERANCE = 1e-6
 
 
+def _as_float64(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+
+
 def _probabilities(values: Any, what: str) -> Tensor:
-    table = torch.as_tensor(values, dtype=torch.float64).detach().cpu().clone()
+    table = _as_float64(values).clone()
     if not bool(torch.isfinite(table).all()):
         raise ValueError(f"{what} holds a value that is not finite")
     if bool((table < 0).any()):
@@ -49,7 +53,7 @@ class Layers:
 
     def __post_init__(self) -> None:
         """Check the distributions."""
-        table = torch.as_tensor(self.probabilities)
+        table = _as_float64(self.probabilities)
         if table.ndim != 2:
             raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
         layers = [_probabilities(row, f"layer {k + 1}") for k, row in enumerate(table)]
@@ -57,7 +61,7 @@ class Layers:
             if abs(total := math.fsum(layer.tolist())) and abs(total - 1) <= SUM_TOLERANCE:
                 continue
             raise ValueError(f"layer {k + 1} sums to {total:.6f}, expected 1")
-        stacked = torch.stack(layers) if layers else table.to(torch.float64).cpu()
+        stacked = torch.stack(layers) if layers else table
         object.__setattr__(self, "probabilities", stacked)
 
     @property
@@ -71,14 +75,13 @@ class Layers:
         return (thresholds(self.probabilities),) if self.depth else ()
 
     def choose(
-        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
     ) -> Tensor:
-        """(N, K) rows for (N,) keys; `first` is the number of the first layer."""
-        layers = torch.arange(first, first + self.depth, device=keys.device)
+        """(N, K) rows for the (N, K) words of its layers."""
         if not self.depth:
-            return torch.empty(len(keys), 0, dtype=torch.int64, device=keys.device)
-        words = k64.choice_words(keys, layers, k64.CHOICE).T.contiguous()
-        return torch.searchsorted(constants[0], words, right=True).T.contiguous()
+            return choice
+        found = torch.searchsorted(constants[0], choice.T.contiguous(), right=True)
+        return found.T.contiguous()
 
     def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
         """The same for one key, in plain Python."""
@@ -137,15 +140,12 @@ class Chains:
         return thresholds(self.weights), self.rows, gates
 
     def choose(
-        self, keys: Tensor, first: int, constants: Sequence[Tensor], identity: int
+        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
     ) -> Tensor:
-        """(N, S) rows for (N,) keys; `first` is the number of the first slot."""
+        """(N, S) rows for the (N, S) words of its slots; the first choice picks the chain."""
         weights, rows, gates = constants
-        slots = torch.arange(first, first + self.depth, device=keys.device)
-        chain = k64.choice_words(keys, slots[:1], k64.CHOICE)[:, 0]
-        chain = torch.searchsorted(weights, chain.contiguous(), right=True)
-        open_ = k64.choice_words(keys, slots, k64.GATE) < gates[chain]
-        return torch.where(open_, rows[chain], identity)
+        chain = torch.searchsorted(weights, choice[:, 0].contiguous(), right=True)
+        return torch.where(gate < gates[chain], rows[chain], identity)
 
     def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
         """The same for one key, in plain Python."""
@@ -183,9 +183,7 @@ def symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
         weights += [weight / len(signs)] * len(signs)
         rows += signs
         gates += [gate.tolist()] * len(signs)
-    return Chains(
-        torch.tensor(weights), torch.tensor(rows), torch.tensor(gates, dtype=torch.float64)
-    )
+    return Chains(_as_float64(weights), torch.tensor(rows), _as_float64(gates))
 
 
 def same_stage(a: Stage, b: Stage) -> bool:

@@ -87,7 +87,7 @@ class DeepAutoAugment(nn.Module):
         """
         super().__init__()
         self.policy = _as_policy(policy, operations)
-        self.seed = None if seed is None else whole(seed, "seed")
+        self.seed = None if seed is None else whole(seed, "seed", -(2**63), 2**64 - 1)
         self._start(torch.zeros(1, dtype=torch.int64, device="cpu"), [0, 0])
 
     def _start(self, epoch: Tensor, calls: list[int]) -> None:
@@ -127,9 +127,7 @@ class DeepAutoAugment(nn.Module):
 
         Call it before each epoch's iteration; workers that are already running see it.
         """
-        if (value := whole(epoch, "epoch")) < 0:
-            raise ValueError(f"epoch should be 0 or more, got {value}")
-        self._epoch.fill_(value)
+        self._epoch.fill_(whole(epoch, "epoch", 0, 2**63 - 1))
 
     def forward(self, *inputs: Any, index: Any = None) -> Any:
         """The inputs with their images augmented.
@@ -206,10 +204,8 @@ class DeepAutoAugment(nn.Module):
         if pixels.dtype == np.uint8 and pixels.shape[2] in PILLOW_CHANNELS and pixels.size:
             from PIL.Image import fromarray
 
-            out = self._augment_one(
-                fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels), key, epoch
-            )
-            return np.array(out).reshape(image.shape)
+            pil = fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+            return np.array(self._augment_one(pil, key, epoch)).reshape(image.shape)
         # a copy, because torch refuses mirrored arrays and warns of read-only ones
         tensor = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
         check_shape(tensor)
@@ -227,7 +223,7 @@ class DeepAutoAugment(nn.Module):
     def _augment_compiled(self, images: list[Tensor], n: int | None, index: Any) -> list[Tensor]:
         """The same through opaque operators: a compiler could not see the epoch change inside."""
         if index is not None:
-            index = batch_numbers(index, n) if n is not None else torch.as_tensor(index).view(1)
+            index = batch_numbers(torch.as_tensor(index).view(1) if n is None else index, n or 1)
         batches = [image.detach() if image.ndim == 4 else image.detach()[None] for image in images]
         keys = _compiled_keys(batches[0], index, self._epoch, self._calls, self._handle)
         done = [_compiled_run(batch, keys, self._epoch, self._handle) for batch in batches]
@@ -252,8 +248,7 @@ def _compiled_keys(
     images: Tensor, index: Tensor | None, epoch: Tensor, calls: Tensor, transform: int
 ) -> Tensor:
     # `calls` counts as changed in every case, so that no compiler merges two calls into one
-    keys = _TRANSFORMS[transform]._keys(images, index, int(epoch), calls)
-    return keys.clone() if keys is index else keys
+    return _TRANSFORMS[transform]._keys(images, index, int(epoch), calls)
 
 
 @_compiled_keys.register_fake

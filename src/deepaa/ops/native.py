@@ -85,9 +85,7 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
 
 def _constants(plan: Plan) -> _Plan:
     """Addresses of the plan's tensors, with what the C loops want to know of its maps."""
-    key = ("native", id(plan))
-    found = plan.table.cache.get(key)
-    if found is None or found[0] is not plan:
+    if "native" not in plan.cache:
         width = plan.width
         maps_x, maps_y, lookups = plan.maps_x.numpy(), plan.maps_y.numpy(), plan.lookups.numpy()
         columns = np.diff(maps_x[:, :width].astype(np.int64), axis=1)
@@ -103,8 +101,8 @@ def _constants(plan: Plan) -> _Plan:
             if name not in address:
                 value = getattr(plan, name)
                 address[name] = value.data_ptr() if isinstance(value, Tensor) else value
-        found = plan.table.cache[key] = (plan, _Plan(**address), extra)
-    structure = found[1]
+        plan.cache["native"] = _Plan(**address), extra  # the arrays must live as long
+    structure = plan.cache["native"][0]
     assert isinstance(structure, _Plan)
     return structure
 

@@ -78,15 +78,12 @@ def equalize(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
 
 def solarize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
     """Values of m or more are inverted; m = 256 changes nothing."""
-    return ImageOps.solarize(image, m)  # type: ignore[arg-type]  # a float threshold compares as well
+    return ImageOps.solarize(image, m)  # type: ignore[arg-type]  # a float compares as well
 
 
 def posterize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
     """The highest int(m) bits of each value are kept; none at 0."""
-    bits = max(0, min(8, int(m)))
-    return image.point(
-        [value & ~(2 ** (8 - bits) - 1) for value in range(256)] * len(image.getbands())
-    )
+    return ImageOps.posterize(image, max(0, min(8, int(m))))
 
 
 def contrast(image: PilImage, m: float, u: Sequence[float]) -> PilImage:

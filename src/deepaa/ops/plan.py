@@ -7,7 +7,7 @@ lines, so they cannot disagree about what was drawn.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -72,6 +72,7 @@ class Plan:
     channels: int
     height: int
     width: int
+    cache: dict[str, Any] = field(default_factory=dict)  # what an engine adds for itself
 
 
 class _Builder:

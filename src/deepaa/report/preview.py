@@ -17,6 +17,8 @@ from deepaa.policy import Policy
 
 SHOWN_SIDE = 96
 """Smaller images are enlarged by a whole factor to about this many pixels."""
+MAX_PIXELS = 200_000_000
+"""Larger grids are refused: they would take gigabytes, and few programs show them."""
 MARGIN = 16
 TITLE_SIZE, LABEL_SIZE = 18, 14
 BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
@@ -91,6 +93,10 @@ def preview_grid(
         raise ValueError(f"images should be uint8 (N, C, H, W), got {images.dtype} {shape}")
     layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
     _, _, right, bottom = layout.box(rows, len(images) - 1)
+    if right * bottom > MAX_PIXELS:
+        raise ValueError(
+            f"the picture would have {right} x {bottom} pixels; show fewer or smaller images"
+        )
     sheet = Image.new("RGB", (right + MARGIN, bottom + MARGIN), BACKGROUND)
     pen = ImageDraw.Draw(sheet)
     _write_title(pen, title, policy, sheet.width - 2 * MARGIN)

@@ -119,12 +119,16 @@ def _uses(uses: Sequence[OperationUses], columns: int = 3) -> Table:
 def doctor_lines(report: Report) -> Iterator[Renderable]:
     """Versions, devices and checks."""
     versions = (f"{name} {version or '(missing)'}" for name, version in report.versions.items())
-    yield Text.assemble(("versions  ", "bold"), ", ".join(versions))
-    yield Text.assemble(("system    ", "bold"), report.system)
+    head = Table.grid(padding=(0, 2, 0, 0))
+    head.add_column(style="bold", no_wrap=True)
+    head.add_column()
+    head.add_row("versions", ", ".join(versions))
+    head.add_row("system", report.system)
     for device in report.devices:
-        yield Text.assemble(("device    ", "bold"), device)
+        head.add_row("device", device)
     for device, name in report.kernels.items():
-        yield Text.assemble(("kernels   ", "bold"), f"{device}: {name}")
+        head.add_row("kernels", f"{device}: {name}")
+    yield head
     yield Text()
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
@@ -152,7 +156,7 @@ def bench_lines(tables: Sequence[TextTable], width: int) -> Iterator[Renderable]
         for name in LESS_IMPORTANT:
             if _width(cells) > width:
                 cells.pop(name, None)
-        grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
         for name, column in cells.items():
             is_text = any(text[:1].isalpha() for text in column)
             grid.add_column(name, justify="left" if is_text else "right", no_wrap=name != "note")
@@ -164,7 +168,7 @@ def bench_lines(tables: Sequence[TextTable], width: int) -> Iterator[Renderable]
 
 
 def _width(cells: dict[str, list[str]]) -> int:
-    return sum(max(map(len, [name, *column])) + 2 for name, column in cells.items())
+    return sum(max(map(len, [name, *column])) + 1 for name, column in cells.items())
 
 
 def percent(fraction: float) -> str:
