@@ -372,7 +372,8 @@ from oracle import every_row
 from deepaa.ops import apply_batch, fused
 from deepaa.ops.plan import plan_for, resolve
 from deepaa.space import CIFAR, IMAGENET
-for space, size, channels in [(CIFAR, (9, 14), 3), (IMAGENET, (33, 17), 1), (IMAGENET, (20, 30), 3)]:
+cases = [(CIFAR, (9, 14), 3), (IMAGENET, (33, 17), 1), (IMAGENET, (20, 30), 3)]
+for space, size, channels in cases:
     draw = every_row(space)
     images = torch.randint(0, 256, (len(draw.choice), channels, *size), dtype=torch.uint8)
     plan = plan_for(space.table, channels, *size, images.device)

@@ -83,7 +83,9 @@ def solarize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
 
 def posterize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
     """The highest int(m) bits of each value are kept; none at 0."""
-    return ImageOps.posterize(image, max(0, min(8, int(m))))
+    if m < 1:  # AutoAugment's original range goes down to no bits at all, which Pillow refuses
+        return Image.new(image.mode, image.size)
+    return ImageOps.posterize(image, min(8, int(m)))
 
 
 def contrast(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
