@@ -81,6 +81,7 @@ MALFORMED: dict[str, tuple[str, str]] = {
     "truncated_number": ('{"format": "deepaa-policy", "version": 1', "the file is cut short"),
     "deep": ("[" * DEEP + "]" * DEEP, "nested too deeply"),
     "deep_object": ('{"a":' * DEEP + "1" + "}" * DEEP, "nested too deeply"),
+    "bomb": ("[" + "[]," * 2_000_000 + "[]]", "2,000,002 lists and objects; at most 2,000,000 are"),
     "number": ("3", "expected a policy: an object {...} or a list of sub-policies, got 3"),
     "null": ("null", "expected a policy"),
     "other_object": ('{"a": 1}', 'not a policy file: it has no "format": "deepaa-policy"'),

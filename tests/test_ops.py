@@ -80,9 +80,10 @@ def run(request: pytest.FixtureRequest) -> Iterator[Engine]:
         elif name == "native":
             out = native.run(images, lines, plan)
         else:
-            from deepaa.ops import fused
+            from deepaa.ops import fused, fused_draw
 
-            out = fused.run(images, lines, plan)
+            fast = lines if plan.crops else fused_draw.resolve(plan, choice, uniform)
+            out = fused.run(images, fast, plan)
         if device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
         return out.cpu()
@@ -369,8 +370,9 @@ def test_cuda_memory_stays_within_six_batches() -> None:
 FUSED_ON_CPU = """
 import torch
 from oracle import every_row
-from deepaa.ops import apply_batch, fused
+from deepaa.ops import apply_batch, fused, fused_draw
 from deepaa.ops.plan import plan_for, resolve
+from deepaa.policy import Policy
 from deepaa.space import CIFAR, IMAGENET
 cases = [(CIFAR, (9, 14), 3), (IMAGENET, (33, 17), 1), (IMAGENET, (20, 30), 3)]
 for space, size, channels in cases:
@@ -379,6 +381,15 @@ for space, size, channels in cases:
     plan = plan_for(space.table, channels, *size, images.device)
     out = fused.run(images, resolve(plan, *draw), plan)
     assert torch.equal(out, apply_batch(images, draw, space)), (size, channels)
+for space in (CIFAR, CIFAR.only("identity", "flip"), IMAGENET.without("resized_crop")):
+    policy, keys = Policy.trivial(space, 3), torch.randint(-(2**63), 2**63 - 1, (300,))
+    draw = policy.draw(keys)
+    thresholds = policy.phases[0].stages[0].constants[0]
+    choice, uniform = fused_draw.draw(keys, thresholds, space.table.uniforms)
+    assert torch.equal(choice, draw.choice) and torch.equal(uniform, draw.uniform)
+    for size in ((32, 32), (97, 311)):
+        plan = plan_for(space.table, 3, *size, keys.device)
+        assert torch.equal(fused_draw.resolve(plan, *draw), resolve(plan, *draw)), size
 print("equal")
 """
 

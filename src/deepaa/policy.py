@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deepaa import keys as k64
 from deepaa.ops import Draw
+from deepaa.ops.engine import triton_works
 from deepaa.ops.plan import to_device
 from deepaa.space import Operation, Row, Space, Table
 from deepaa.stages import SUM_TOLERANCE, Chains, Layers, Stage, same_stage, symmetric_stage
@@ -134,6 +135,13 @@ class Policy:
             return Draw(*_compiled_draw(keys, self.handle, epoch))
         phase = self.phase(epoch)
         depth = sum(stage.depth for stage in phase.stages)
+        only = phase.stages[0] if len(phase.stages) == 1 else None
+        fits = keys.is_cuda and isinstance(only, Layers) and depth > 0 and len(keys) > 0
+        if fits and triton_works(keys.device):
+            from deepaa.ops import fused_draw
+
+            (thresholds,) = self._constants(phase, keys.device)[0]
+            return Draw(*fused_draw.draw(keys, thresholds, self.table.uniforms))
         choice, gate, uniform = k64.draw_words(keys, depth, self.table.uniforms)
         rows, first = [choice[:, :0]], 0
         for stage, constants in zip(phase.stages, self._constants(phase, keys.device), strict=True):

@@ -10,6 +10,8 @@ from typing import Any
 
 MAX_INT = 2**53
 """Integers up to here are the same number in every language that reads JSON."""
+MAX_PARTS = 2_000_000
+"""Lists and objects in a file; a few bytes each, but hundreds once they are read."""
 
 
 class PolicyFileError(ValueError):
@@ -40,6 +42,10 @@ def parse(text: str, source: str) -> Value:
     """The document in `text`; NaN, infinity and repeated keys are left for the checks to find."""
     if not text.strip():
         raise PolicyFileError(f"{source}: the file is empty")
+    if (parts := text.count("[") + text.count("{")) > MAX_PARTS:
+        raise PolicyFileError(
+            f"{source}: {parts:,} lists and objects; at most {MAX_PARTS:,} are read"
+        )
     try:
         document = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -52,7 +58,7 @@ def parse(text: str, source: str) -> Value:
     return Value(document, source)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Value:
     """A piece of a JSON document and where it stands."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["run_batch", "run_pil", "to_device"]
 
+log = logging.getLogger(__name__)
+
+MAX_FUSED_CHANNELS = 4
+"""Triton's program unrolls channels, so one for many would be long; torch's kernels take those."""
 CPU_CHUNK = 1 << 19
 """Bytes of images that torch's kernels take at a time on CPU: intermediates stay in the cache."""
 CUDA_CHUNK = 1 << 24
@@ -64,18 +69,23 @@ def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> 
         return images.clone()
     if Kind.CUSTOM in plan.kinds:
         return _run_with_custom(images, choice, uniform, plan)
-    return _run_builtin(images, resolve(plan, choice, uniform), plan)
+    return _run_builtin(images, _resolve(plan, choice, uniform), plan)
+
+
+def _resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
+    if choice.device.type == "cuda" and plan.crops is None and triton_works(choice.device):
+        from deepaa.ops import fused_draw
+
+        return fused_draw.resolve(plan, choice, uniform)
+    return resolve(plan, choice, uniform)
 
 
 def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     images = images.contiguous()
-    if images.device.type == "cpu":
-        return (
-            native.run(images, lines, plan)
-            if native.available()
-            else run_plain(images, lines, plan)
-        )
-    if images.device.type == "cuda" and plan.channels <= 4 and _triton_works():
+    device = images.device
+    if device.type == "cpu" and native.available():
+        return native.run(images, lines, plan)
+    if device.type == "cuda" and plan.channels <= MAX_FUSED_CHANNELS and triton_works(device):
         from deepaa.ops import fused
 
         return fused.run(images, lines, plan)
@@ -83,8 +93,20 @@ def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
 
 
 @cache
-def _triton_works() -> bool:
-    return importlib.util.find_spec("triton") is not None
+def triton_works(device: torch.device) -> bool:
+    """Whether Triton can compile and start a program on `device`; tried once."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        from deepaa.ops import fused
+
+        plan = plan_for(Table([(Operation("identity"), None)]), 3, 32, 32, device)
+        images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8, device=device)
+        fused.run(images, torch.zeros(1, 1, 6, dtype=torch.int32, device=device), plan)
+    except Exception as error:  # whatever a driver, a compiler or an old device may raise
+        log.warning("Triton does not run on %s, torch's kernels serve instead: %s", device, error)
+        return False
+    return True
 
 
 def run_plain(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:

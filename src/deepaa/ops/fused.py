@@ -16,9 +16,6 @@ from torch import Tensor
 from deepaa.ops.constants import RESAMPLE_BITS
 from deepaa.ops.plan import Kind, Plan
 
-MAX_CHANNELS = 4
-"""Channels are unrolled, so a program for many would be long; plain kernels take those."""
-
 _GEOMETRY = tl.constexpr(int(Kind.GEOMETRY))
 _LOOKUP = tl.constexpr(int(Kind.LOOKUP))
 _AUTO_CONTRAST = tl.constexpr(int(Kind.AUTO_CONTRAST))

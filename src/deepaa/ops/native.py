@@ -134,7 +134,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(_compiled(compiler)))
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         log.info("no compiled CPU kernels, torch's serve instead: %s", error)
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
