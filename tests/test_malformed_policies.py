@@ -124,13 +124,15 @@ MALFORMED: dict[str, tuple[str, str]] = {
         "is not valid Unicode",
     ),
     "operations_object": (edited("operations", to={}), 'key "operations": expected a list'),
+    "operations_empty": (edited("operations", to=[]), "a policy needs at least one operation"),
+    "operation_long_name": (edited("operations", 1, "name", to="x" * 9999), 'operation "xxxxxxxx'),
     "operation_text": (
         edited("operations", 1, to="rotate"),
         'operation 1: expected an object {...}, got "rotate"',
     ),
     "operation_unknown": (
         edited("operations", 1, "name", to="swirl"),
-        "operation 1: unknown operation 'swirl'; if it is your own, pass operations=[...] with "
+        'operation 1: unknown operation "swirl"; if it is your own, pass operations=[...] with '
         "its kernel; built-in are identity, shear_x,",
     ),
     "operation_key": (edited("operations", 1, "pil", to="os"), 'operation 1: unknown key "pil"'),

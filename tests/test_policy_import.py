@@ -165,11 +165,11 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "levels_list": ({**authors(), "l_mags": np.array([13, 13])}, "'l_mags': expected one number"),
     "unknown_name": (
         change("op_names", 3, "Swirl:(0.0,,1.0)"),
-        "'op_names': unknown operation 'Swirl:(0.0,,1.0)'; known are identity, shear_x,",
+        "'op_names': unknown operation \"Swirl:(0.0,,1.0)\"; known are identity, shear_x,",
     ),
     "other_range": (
         change("op_names", 1, "ShearX:(-0.5,,0.5)"),
-        "'op_names': 'ShearX:(-0.5,,0.5)' has a range other than -0.3 to 0.3",
+        "'op_names': \"ShearX:(-0.5,,0.5)\" has a range other than -0.3 to 0.3",
     ),
     "names_table": (
         {**authors(), "op_names": authors()["op_names"].reshape(2, 9)},
@@ -231,7 +231,7 @@ def test_an_array_that_claims_to_be_huge_is_refused() -> None:
 
 @pytest.mark.parametrize("header", [b"", b"\x93NUMPY", npy_header((9, 9)).replace(b"}", b" ")])
 def test_a_damaged_header_is_refused(header: bytes) -> None:
-    with pytest.raises(PolicyFileError, match="^x: array 'ops': its header cannot be read$"):
+    with pytest.raises(PolicyFileError, match=r"^x: array 'ops': its header cannot be read$"):
         read_npz(repacked("ops", header), "x")
 
 

@@ -17,7 +17,7 @@ import torch
 from deepaa.policy import MAX_DEPTH, Policy
 from deepaa.space import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space, Table
 from deepaa.stages import Chains, Layers
-from deepaa.strict_json import PolicyFileError, Value
+from deepaa.strict_json import PolicyFileError, Value, shown
 
 Array = npt.NDArray[Any]
 
@@ -169,7 +169,7 @@ def _authors_operation(text: str, space: Space, source: str) -> Operation:
     operations = {operation.name: operation for operation in space.operations}
     if ours not in operations:
         raise PolicyFileError(
-            f"{source}: array 'op_names': unknown operation {text!r}; known are "
+            f"{source}: array 'op_names': unknown operation {shown(text)}; known are "
             f"{', '.join(operations)}"
         )
     operation = operations[ours]
@@ -180,7 +180,7 @@ def _authors_operation(text: str, space: Space, source: str) -> Operation:
             found = []
         if found != [operation.low, operation.high]:
             raise PolicyFileError(
-                f"{source}: array 'op_names': {text!r} has a range other than "
+                f"{source}: array 'op_names': {shown(text)} has a range other than "
                 f"{operation.low:g} to {operation.high:g}, that of the authors' code"
             )
     return operation
@@ -257,7 +257,7 @@ def _step(step: Value) -> tuple[Row, float]:
     name, probability, level = step.parts("operation", "probability", "level")
     ours = _BY_PLAIN_NAME.get(_plain(name.text()))
     if ours is None:
-        raise step.error(f"unknown operation {name.value!r}; known are {', '.join(BUILTIN)}")
+        raise step.error(f"unknown operation {shown(name.value)}; known are {', '.join(BUILTIN)}")
     operation = _SUB_POLICY_OPERATIONS[ours]
     gate = probability.number(0.0, 1.0)
     if operation.low is None or operation.high is None:

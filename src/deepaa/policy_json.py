@@ -18,7 +18,7 @@ from deepaa.policy import MAX_DEPTH, Policy
 from deepaa.policy_import import read_sub_policies
 from deepaa.space import BUILTIN, Operation, Option, Row, Table
 from deepaa.stages import SUM_TOLERANCE, Chains, Layers, Stage
-from deepaa.strict_json import MAX_INT, Value, is_text, parse
+from deepaa.strict_json import MAX_INT, Value, is_text, parse, shown
 
 FORMAT, VERSION = "deepaa-policy", 1
 MOST = 1 + SUM_TOLERANCE
@@ -191,13 +191,15 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
         given = kernels.get(name.text())
         if given is None and name.value not in BUILTIN:
             raise item.error(
-                f"unknown operation {name.value!r}; if it is your own, pass operations=[...] with "
-                f"its kernel; built-in are {', '.join(BUILTIN)}"
+                f"unknown operation {shown(name.value)}; if it is your own, pass operations=[...] "
+                f"with its kernel; built-in are {', '.join(BUILTIN)}"
             )
         try:
             found.append(replace(given, **settings) if given else Operation(name.value, **settings))
         except ValueError as error:
             raise item.error(str(error)) from error
+    if not found:
+        raise listed.error("a policy needs at least one operation")
     return found
 
 

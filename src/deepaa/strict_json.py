@@ -73,7 +73,7 @@ class Value:
 
     def wrong(self, expected: str) -> PolicyFileError:
         """The error for a value of the wrong kind."""
-        return self.error(f"expected {expected}, got {_shown(self.value)}")
+        return self.error(f"expected {expected}, got {shown(self.value)}")
 
     def at(self, label: str, value: Any) -> Value:
         """A part of this piece."""
@@ -84,24 +84,24 @@ class Value:
         found = self._checked_object()
         for name in found:
             if name not in names:
-                raise self.error(f"unknown key {_shown(name)}; the keys are {', '.join(names)}")
+                raise self.error(f"unknown key {shown(name)}; the keys are {', '.join(names)}")
         for name in names:
             if name not in found:
-                raise self.error(f"key {_shown(name)} is missing")
-        return [self.at(f"key {_shown(name)}", found[name]) for name in names]
+                raise self.error(f"key {shown(name)} is missing")
+        return [self.at(f"key {shown(name)}", found[name]) for name in names]
 
     def entries(self) -> Iterator[tuple[str, Value]]:
         """The keys and values of an object whose keys are free text."""
         for name, value in self._checked_object().items():
             if not is_text(name):
-                raise self.error(f"key {_shown(name)} is not valid Unicode")
-            yield name, self.at(f"key {_shown(name)}", value)
+                raise self.error(f"key {shown(name)} is not valid Unicode")
+            yield name, self.at(f"key {shown(name)}", value)
 
     def _checked_object(self) -> _Object:
         if not isinstance(self.value, _Object):
             raise self.wrong("an object {...}")
         if self.value.twice is not None:
-            raise self.error(f"key {_shown(self.value.twice)} appears twice")
+            raise self.error(f"key {shown(self.value.twice)} appears twice")
         return self.value
 
     def items(self, label: str, first: int = 0) -> list[Value]:
@@ -160,7 +160,7 @@ class Value:
         if not isinstance(self.value, str):
             raise self.wrong("text")
         if not is_text(self.value):
-            raise self.error(f"{_shown(self.value)} is not valid Unicode")
+            raise self.error(f"{shown(self.value)} is not valid Unicode")
         return self.value
 
 
@@ -175,7 +175,7 @@ def is_text(value: object) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """`value` as JSON spells it, cut to a readable length and free of control characters."""
     if isinstance(value, dict):
         return "an object"
