@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepaa import bench, bench_peers, bench_report, bench_timing
-from deepaa.bench_peers import OURS, PEERS, Contestant, Made
-from deepaa.bench_report import OpsReport, Result, Setting
+from deepaa import bench
+from deepaa.bench import peers as bench_peers
+from deepaa.bench import report as bench_report
+from deepaa.bench import timing as bench_timing
+from deepaa.bench.peers import OURS, PEERS, Contestant, Made
+from deepaa.bench.report import OpsReport, Result, Setting
 from deepaa.ops import native
 from deepaa.policy import Policy
 from deepaa.space import CIFAR

@@ -573,3 +573,21 @@ def test_a_policy_keeps_its_own_numbers() -> None:
 def test_what_makes_no_sense_is_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("info", [{"steps": 3}, {3: "a"}])
+def test_info_holds_text(info: dict[str, str]) -> None:
+    with pytest.raises(TypeError, match="info holds text under text, got"):
+        Policy(CIFAR, info=info)
+
+
+def test_chains_without_slots_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least one slot"):
+        Chains(torch.ones(1), torch.zeros(1, 0), torch.zeros(1, 0))
+
+
+def test_symmetric_refuses_to_spell_out_millions_of_chains() -> None:
+    table = Table([(IDENTITY, None), (CIFAR.operations[1], 0.3)])
+    long = Chains(torch.ones(1), torch.ones(1, 30, dtype=torch.int64), torch.ones(1, 30))
+    with pytest.raises(ValueError, match=r"1073741824 combinations of signs"):
+        Policy(table, long).symmetric()

@@ -77,6 +77,9 @@ class Policy:
         _POLICIES[self.handle] = self
 
     def _check(self) -> None:
+        for key, value in self.info.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(f"info holds text under text, got {key!r}: {value!r}")
         epochs = [phase.epoch for phase in self.phases]
         if not epochs or epochs[0] != 0 or any(b <= a for a, b in pairwise(epochs)):
             raise ValueError(f"a schedule starts at epoch 0 and its epochs rise, got {epochs}")

@@ -29,32 +29,38 @@ class Builtin(NamedTuple):
     """What a built-in operation takes: magnitude, options with defaults, random numbers."""
 
     magnitude: str = ""  # "", "needed" or "optional"
+    limits: tuple[float, float] = (-math.inf, math.inf)  # magnitudes the kernels are exact for
     options: Mapping[str, Option] = {}
     uniforms: int = 0
 
 
-_GEOMETRY = Builtin("needed", {"fill": 0})
-_COLOUR = Builtin("needed")
+_FILL: Mapping[str, Option] = {"fill": 0}
+_SHEAR = Builtin("needed", (-1.0, 1.0), _FILL)
+_TRANSLATE = Builtin("needed", (-2.0, 2.0), _FILL)
+_BLEND = Builtin("needed", (-100.0, 100.0))
 BUILTIN: Mapping[str, Builtin] = {
     "identity": Builtin(),
-    "shear_x": _GEOMETRY,
-    "shear_y": _GEOMETRY,
-    "translate_x": _GEOMETRY,
-    "translate_y": _GEOMETRY,
-    "rotate": _GEOMETRY,
+    "shear_x": _SHEAR,
+    "shear_y": _SHEAR,
+    "translate_x": _TRANSLATE,
+    "translate_y": _TRANSLATE,
+    "rotate": Builtin("needed", (-360.0, 360.0), _FILL),
     "auto_contrast": Builtin(),
     "invert": Builtin(),
     "equalize": Builtin(),
-    "solarize": _COLOUR,
-    "posterize": _COLOUR,
-    "contrast": _COLOUR,
-    "color": _COLOUR,
-    "brightness": _COLOUR,
-    "sharpness": _COLOUR,
+    "solarize": Builtin("needed", (-1000.0, 1000.0)),
+    "posterize": Builtin("needed", (0.0, 8.0)),
+    "contrast": _BLEND,
+    "color": _BLEND,
+    "brightness": _BLEND,
+    "sharpness": _BLEND,
     "flip": Builtin(uniforms=1),
     # `central`: side of the box the centre is drawn from; `min_side`: smaller images are left alone
     "cutout": Builtin(
-        "optional", {"size": 16, "fill": CIFAR_MEAN, "central": None, "min_side": 0}, uniforms=2
+        "optional",
+        (-2.0, 2.0),
+        {"size": 16, "fill": CIFAR_MEAN, "central": None, "min_side": 0},
+        uniforms=2,
     ),
     "crop": Builtin(options={"pad": 4, "fill": CIFAR_MEAN}, uniforms=2),
     # ten candidate boxes (area and shape in one number each), then the place of the one taken
@@ -131,6 +137,16 @@ class Operation:
             raise ValueError(f"{self.name} takes no magnitude, got a range {(self.low, self.high)}")
         if spec.magnitude == "needed" and self.low is None:
             raise ValueError(f"{self.name} needs a range of magnitudes (low, high)")
+        low, high = spec.limits
+        if (
+            self.low is not None
+            and self.high is not None
+            and not low <= self.low < self.high <= high
+        ):
+            raise ValueError(
+                f"{self.name}: the range should lie within {low:g}..{high:g}, "
+                f"got {(self.low, self.high)}"
+            )
         merged = {
             key: _as_option(self.name, key, self.options.get(key, default))
             for key, default in spec.options.items()
@@ -148,6 +164,12 @@ class Operation:
     def is_signed(self) -> bool:
         """Whether m and -m are mirror images: the range is symmetric about a neutral 0."""
         return self.neutral == 0 and self.low is not None and self.low == -(self.high or 0.0)
+
+    def covers(self, magnitude: float) -> bool:
+        """Whether a magnitude lies in the range."""
+        if self.low is None or self.high is None:
+            return False
+        return self.low <= magnitude <= self.high
 
     def magnitudes(self, levels: int) -> tuple[float | None, ...]:
         """Evenly spaced magnitudes without the neutral one; `(None,)` if there is no range."""
@@ -244,8 +266,11 @@ class Table:
                 raise ValueError(f"row {i}: {operation.name} needs a magnitude")
             if magnitude is not None and operation.low is None:
                 raise ValueError(f"row {i}: {operation.name} has no range, got {magnitude}")
-            if magnitude is not None and not math.isfinite(magnitude):
-                raise ValueError(f"row {i}: {operation.name} has magnitude {magnitude}")
+            if magnitude is not None and not operation.covers(magnitude):
+                raise ValueError(
+                    f"row {i}: {operation.name} has magnitude {magnitude}, outside its range "
+                    f"{operation.low}..{operation.high}"
+                )
         self.handle = next(_HANDLES)
         """A number that stands for the table in compiled graphs, which carry no Python objects."""
         _TABLES[self.handle] = self

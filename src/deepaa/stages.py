@@ -16,6 +16,8 @@ from torch import Tensor
 from deepaa import keys as k64
 
 SUM_TOLERANCE = 1e-6
+MAX_SIGNS = 4096
+"""Combinations of signs that `symmetric` spells out for one chain."""
 
 
 def _as_float64(values: Any) -> Tensor:
@@ -116,6 +118,8 @@ class Chains:
                 f"chains need (M,) weights and (M, S) rows and gates, got {tuple(weights.shape)}, "
                 f"{tuple(rows.shape)} and {tuple(gates.shape)}"
             )
+        if not rows.shape[1]:
+            raise ValueError("chains need at least one slot")
         if len(rows) != len(weights):
             raise ValueError(f"{len(weights)} weights for {len(rows)} chains")
         if (
@@ -179,6 +183,10 @@ def symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
     weights, rows, gates = [], [], []
     for weight, chain, gate in zip(stage.weights.tolist(), stage.rows, stage.gates, strict=True):
         ways = [sorted({int(row), int(twin[row])}) for row in chain]
+        if (count := math.prod(map(len, ways))) > MAX_SIGNS:
+            raise ValueError(
+                f"a chain has {count} combinations of signs; symmetric() takes {MAX_SIGNS}"
+            )
         signs = list(product(*ways))
         weights += [weight / len(signs)] * len(signs)
         rows += signs

@@ -48,10 +48,18 @@ def apply_batch(images: Tensor, draw: Draw, table: Table | Space) -> Tensor:
     """
     table = as_table(table)
     _check(images, draw)
+    if torch.compiler.is_compiling():
+        # One opaque call: a compiler that saw inside could fuse floating point and change pixels.
+        out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, table.handle)
+        return out
+    return _apply(images, draw, table)
+
+
+def _apply(images: Tensor, draw: Draw, table: Table) -> Tensor:
     if images.dtype == torch.uint8:
-        return _apply_uint8(images, draw, table)
+        return engine.run_batch(images, draw.choice, draw.uniform, table)
     scaled = images * 255.0
-    if images.device.type == "cpu" and images.numel() and not torch.compiler.is_compiling():
+    if images.device.type == "cpu" and images.numel():  # CUDA would have to be waited for
         low, high = scaled.aminmax()
         if not (low >= -0.5 and high <= 255.5):
             raise ValueError(
@@ -59,10 +67,12 @@ def apply_batch(images: Tensor, draw: Draw, table: Table | Space) -> Tensor:
                 f"{float(high) / 255:.4g}]; augment before you normalise"
             )
     rounded = scaled.round().clamp(0, 255).to(torch.uint8)
-    out = _apply_uint8(rounded, draw, table).to(images.dtype) / 255.0
+    done = engine.run_batch(rounded, draw.choice, draw.uniform, table).to(images.dtype)
+    # by a tensor: CUDA divides by a number through its reciprocal, which rounds differently
+    done /= torch.full((), 255.0, dtype=images.dtype, device=images.device)
     rows = torch.tensor([row.operation.name == "identity" for row in table.rows])
     untouched = engine.to_device(rows, images.device)[draw.choice].all(1)
-    return torch.where(untouched[:, None, None, None], images, out)
+    return torch.where(untouched[:, None, None, None], images, done)
 
 
 def apply_pil(image: Image, draw: Draw, table: Table | Space) -> Image:
@@ -84,18 +94,9 @@ def _check(images: Tensor, draw: Draw) -> None:
         raise ValueError(f"a draw for {len(draw.choice)} images cannot serve {len(images)}")
 
 
-def _apply_uint8(images: Tensor, draw: Draw, table: Table) -> Tensor:
-    if torch.compiler.is_compiling():
-        # One opaque call: a compiler that saw inside could fuse floating point and change pixels.
-        out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, table.handle)
-        return out
-    return engine.run_batch(images, draw.choice, draw.uniform, table)
-
-
 @torch.library.custom_op("deepaa::apply_batch", mutates_args=())
 def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
-    # a custom operator may not return its input
-    return engine.run_batch(images, choice, uniform, Table.of_handle(table)).clone()
+    return _apply(images, Draw(choice, uniform), Table.of_handle(table))
 
 
 @_compiled_apply.register_fake

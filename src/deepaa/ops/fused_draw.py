@@ -170,8 +170,8 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
         uniform.contiguous(),
         out,
         total,
-        plan.height,
-        plan.width,
+        float(plan.height),  # not integers, which Triton compiles in when they are 1
+        float(plan.width),
         U=uniform.shape[-1],
         HAS_VARIANTS=plan.variants is not None,
         HAS_CUT=plan.cut is not None,

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from deepaa.bench_report import TextTable
+    from deepaa.bench.report import TextTable
     from deepaa.doctor import Check, Report
     from deepaa.report.tables import LayerTable, OperationShare, OperationUses, PolicyTable
 

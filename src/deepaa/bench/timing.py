@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.bench_peers import PER_IMAGE, Contestant, Made, prepare, run_once
+from deepaa.bench.peers import PER_IMAGE, Contestant, Made, prepare, run_once
 from deepaa.policy import Policy
 
 REPEATS = 5

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from deepaa.bench_peers import LIBRARIES, contestants
-from deepaa.bench_report import (
+from deepaa.bench.peers import LIBRARIES, contestants
+from deepaa.bench.report import (
     OperationTime,
     OpsReport,
     Result,
@@ -32,7 +32,7 @@ from deepaa.bench_report import (
     writable,
     write_report,
 )
-from deepaa.bench_timing import measure, median_seconds, single_thread
+from deepaa.bench.timing import measure, median_seconds, single_thread
 from deepaa.data import load_embedded
 from deepaa.ops import Draw, apply_batch, engine
 from deepaa.policy import Policy
@@ -100,7 +100,7 @@ def main_ops(
         layers: Layers of our policy, uniform over the space; by default 2 on CPU and 6 on CUDA.
         device: "cpu", "cuda", or "auto" for both where there is a CUDA device.
         seconds: Least time spent on each contestant, in at least five repeats.
-        peers: Libraries to compare with, from `bench_peers.LIBRARIES`.
+        peers: Libraries to compare with, from `peers.LIBRARIES`.
         space: "cifar" or "imagenet".
         breakdown: Also time each of our operations alone.
     """

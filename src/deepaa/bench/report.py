@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deepaa.bench_peers import LIBRARIES
-from deepaa.bench_timing import Timing
+from deepaa.bench.peers import LIBRARIES
+from deepaa.bench.timing import Timing
 from deepaa.ops import native
 
 FORMAT, VERSION = "deepaa-bench-ops", 1
