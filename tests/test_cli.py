@@ -462,7 +462,7 @@ def test_an_operation_of_ones_own(command, fade):
 def test_an_unknown_operation_says_how_to_give_it(command, fade):
     Policy.uniform(Space((fade,)), 1).save("mine.json")
     message = fails(command, "show", "mine.json")
-    assert "unknown operation 'fade'" in message
+    assert 'unknown operation "fade"' in message
     assert "--operations MODULE:NAME" in message
 
 

@@ -171,7 +171,8 @@ def shares(draw: st.DrawFn, size: int) -> list[float]:
 def policies(draw: st.DrawFn) -> Policy:
     rows: list[tuple[Operation, float | None]] = [(Operation("identity"), None)]
     for operation in draw(st.lists(operations(), max_size=4)):
-        magnitudes = draw(st.lists(numbers, min_size=1, max_size=3))
+        inside = st.floats(operation.low or 0.0, operation.high or 0.0)
+        magnitudes = draw(st.lists(inside, min_size=1, max_size=3))
         rows += [(operation, None if operation.low is None else m) for m in magnitudes]
     schedule: list[tuple[int, list[Stage]]] = []
     for epoch in sorted({0, *draw(st.lists(st.integers(1, 2**53), max_size=2))}):

@@ -229,13 +229,15 @@ class Policy:
             for stage in phase.stages:
                 take = min(left, stage.depth)
                 left -= take
+                if not take:
+                    continue
                 if isinstance(stage, Layers):
                     stages.append(Layers(stage.probabilities[:take]))
                 else:
                     stages.append(
                         Chains(stage.weights, stage.rows[:, :take], stage.gates[:, :take])
                     )
-            return [stage for stage in stages if stage.depth]
+            return stages
 
         return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
 

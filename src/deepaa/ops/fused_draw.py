@@ -141,8 +141,8 @@ def _resolve(
         side = tl.load(cut + row * 3, mask=inside, other=0.0)
         span_x = tl.load(cut + row * 3 + 1, mask=inside, other=0.0)
         span_y = tl.load(cut + row * 3 + 2, mask=inside, other=0.0)
-        left, right = _cut(u0, W.to(tl.float64), side, span_x)
-        top, bottom = _cut(u1, H.to(tl.float64), side, span_y)
+        left, right = _cut(u0, tl.zeros((BLOCK,), tl.float64) + W, side, span_x)
+        top, bottom = _cut(u1, tl.zeros((BLOCK,), tl.float64) + H, side, span_y)
         is_cut = kind == _CUTOUT
         a1 = tl.where(is_cut, left, a1)
         a2 = tl.where(is_cut, top, a2)
