@@ -102,7 +102,7 @@ def test_the_draws_of_the_example() -> None:
     assert len(table) == 9
     for sample, key_text, k_text, choice, gate, row, uniforms in table:
         key, k = int(key_text), int(k_text)
-        assert key == hashed(hashed(7, 2), int(sample))
+        assert key == (hashed(7, 2) + int(sample)) & MASK
         assert key == sample_keys(7, 2, torch.tensor([int(sample)])).item() & MASK
         assert choice == ("" if k == 2 else str(hashed(key, 256 * k) >> 11))
         assert gate == ("" if k == 0 else str(hashed(key, 256 * k + 1) >> 11))

@@ -84,25 +84,24 @@ def draw_words(keys: Tensor, depth: int, uniforms: int) -> tuple[Tensor, Tensor,
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:
-    """The key of sample `index` in `epoch` under `seed`, as a signed Python int."""
-    return _signed(hash_int(hash_int(seed, epoch), index))
+    """The key of sample `index` in `epoch` under `seed`, as a signed Python int.
+
+    Neighbouring samples have neighbouring keys: the hash of a draw sets them apart.
+    """
+    return _signed(hash_int(seed, epoch) + index)
 
 
 def sample_keys(seed: int, epoch: int, indices: Tensor) -> Tensor:
     """The keys of the samples `indices` in `epoch` under `seed`: (N,) int64."""
-    base = torch.tensor(_signed(hash_int(seed, epoch)), device="cpu")
-    return hash_keys(base, indices)
+    return indices.to(torch.int64) + _signed(hash_int(seed, epoch))
 
 
 def fresh_keys(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
-    """(n,) keys from `generator`, or from torch's global CPU generator.
+    """(n,) neighbouring keys at a random place from `generator`, or torch's global CPU generator.
 
     One number is drawn on the CPU whatever the device, so that `torch.manual_seed` gives the same
     keys on CPU and CUDA, and nothing waits for the device.
     """
-    bounds = (-(2**63), 2**63 - 1)
-    if generator is not None and generator.device.type != "cpu":
-        base = torch.randint(*bounds, (), generator=generator, device=generator.device)
-    else:
-        base = torch.randint(*bounds, (), generator=generator, device="cpu")
-    return hash_keys(base, torch.arange(n, device=device))
+    place = torch.device("cpu") if generator is None else generator.device
+    first = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=place)
+    return first + torch.arange(n, device=device)

@@ -164,9 +164,7 @@ class DeepAutoAugment(nn.Module):
         if index is not None:
             return k64.sample_key(self.seed or 0, self.epoch, whole(index, "index of one image"))
         if self.seed is None:
-            # `fresh_keys(1)` in plain Python, which is much faster for one number
-            word = k64.hash_int(int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu")), 0)
-            return word - (word >> 63 << 64)
+            return int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))  # as `fresh_keys` does
         return k64.sample_key(*_stream(self.seed, self.epoch, self._calls), 0)
 
     def _keys(self, images: Tensor, index: Tensor | None, epoch: int, calls: Tensor) -> Tensor:
