@@ -246,8 +246,8 @@ def ops(
     """Measure how fast images are augmented, beside other libraries, on one thread.
 
     Rates are per applied operation, so that methods that apply one and methods that apply several
-    can be compared. Other libraries come with pip install 'deepaa[bench]'; missing ones are left
-    out.
+    can be compared. Other libraries come with pip install 'deepaa[bench]'; one that is missing or
+    fails is listed with the reason.
     """
     import logging
 

@@ -21,7 +21,7 @@ BAR = 10
 """Columns of a bar for probability 1."""
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHOWN_MAGNITUDES = 3
-LESS_IMPORTANT = ("cores", "slowest..fastest", "operations", "extra memory", "draws per", "note")
+LESS_IMPORTANT = ("cores", "slowest..fastest", "operations", "extra memory", "draws per")
 """Columns of the benchmark that a narrow terminal does without, in this order."""
 
 
@@ -152,6 +152,7 @@ def bench_lines(tables: Sequence[TextTable], width: int) -> Iterator[Renderable]
     """The tables of `deepaa bench`, without their least important columns where it is narrow."""
     for table in tables:
         cells = {name: [row[i] for row in table.rows] for i, name in enumerate(table.columns)}
+        notes = cells.pop("note", [])
         cells = {name: column for name, column in cells.items() if any(column)}
         for name in LESS_IMPORTANT:
             if _width(cells) > width:
@@ -159,12 +160,15 @@ def bench_lines(tables: Sequence[TextTable], width: int) -> Iterator[Renderable]
         grid = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
         for name, column in cells.items():
             is_text = any(text[:1].isalpha() for text in column)
-            grid.add_column(name, justify="left" if is_text else "right", no_wrap=name != "note")
+            grid.add_column(name, justify="left" if is_text else "right", no_wrap=True)
         for line in zip(*cells.values(), strict=True):
             grid.add_row(*line)
         yield Text()
         yield Text(table.title, style="bold")
         yield grid
+        for who, note in zip(cells["who"] if notes else (), notes, strict=True):
+            if note:
+                yield Text(f"{who}: {note}", style="dim")
 
 
 def _width(cells: dict[str, list[str]]) -> int:
