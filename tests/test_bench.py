@@ -102,7 +102,7 @@ def test_breakdown_times_every_operation(tiny: tuple[OpsReport, Path]) -> None:
     assert [(t.setting.size, t.operation) for t in tiny[0].breakdown] == [
         (size, name) for size in (32, 24) for name in names
     ]
-    assert all(t.batch > 0 and t.pil is not None and t.pil > 0 for t in tiny[0].breakdown)
+    assert all(t.batch_us > 0 and (t.pil_us or 0) > 0 for t in tiny[0].breakdown)
 
 
 def test_json_file_holds_the_report(tiny: tuple[OpsReport, Path]) -> None:

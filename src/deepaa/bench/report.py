@@ -71,8 +71,8 @@ class OperationTime(NamedTuple):
 
     setting: Setting
     operation: str
-    batch: float
-    pil: float | None
+    batch_us: float
+    pil_us: float | None
     """The same with Pillow, one image at a time; only on CPU."""
 
 
@@ -152,7 +152,7 @@ def tables(report: OpsReport) -> list[TextTable]:
         found.append(TextTable(title(setting) + ratios.get(setting, ""), _COLUMNS, rows))
     for setting in dict.fromkeys(time.setting for time in report.breakdown):
         lines = [
-            (t.operation, f"{t.batch:.3f}", "" if t.pil is None else f"{t.pil:.3f}")
+            (t.operation, f"{t.batch_us:.3f}", "" if t.pil_us is None else f"{t.pil_us:.3f}")
             for t in report.breakdown
             if t.setting == setting
         ]

@@ -27,7 +27,7 @@ MAX_FUSED_CHANNELS = 4
 CPU_CHUNK = 1 << 19
 """Bytes of images that torch's kernels take at a time on CPU: intermediates stay in the cache."""
 CUDA_CHUNK = 1 << 24
-"""The same on CUDA, so that intermediates (up to 60 times the images) stay small."""
+"""The same on CUDA, where intermediates take up to 60 times as much."""
 
 
 def run_pil(image: Image, steps: Sequence[tuple[int, Sequence[float]]], table: Table) -> Image:
@@ -112,7 +112,9 @@ def triton_works(device: torch.device) -> bool:
 def run_plain(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     """The lines of every layer through torch's kernels, a part of the batch at a time."""
     on_cpu = images.device.type == "cpu"
-    size = max(1, (CPU_CHUNK if on_cpu else CUDA_CHUNK) // images[0].numel())
+    # on CUDA a twelfth of the batch at most, so that intermediates do not outgrow six batches
+    limit = CPU_CHUNK if on_cpu else min(CUDA_CHUNK, max(CUDA_CHUNK // 16, images.numel() // 12))
+    size = max(1, limit // images[0].numel())
     layer_of = _run_grouped if on_cpu else batched.apply_selected
     out = torch.empty_like(images)
     for start in range(0, len(images), size):
