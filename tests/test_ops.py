@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,9 +110,9 @@ def test_every_transformation_equals_pillow(
 ) -> None:
     draw = every_row(space, repeats=1 if size[0] > 64 else 2)
     images = CONTENT[content](len(draw.choice), channels, *size)
-    version = images._version
+    before = images.clone()
     out = run(images, draw, space)
-    assert images._version == version
+    assert torch.equal(images, before)
     assert out.dtype == torch.uint8
     check_equal(out, pil_batch(images, draw, space), draw, space)
 
@@ -138,7 +139,9 @@ def test_batch_sizes(run: Engine, n: int) -> None:
     draw = Policy.uniform(CIFAR, 2).sample(n)
     images = CONTENT["real"](n, 3, 32, 32)
     if n == 0:
-        assert apply_batch(images, draw, CIFAR).shape == (0, 3, 32, 32)
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            none = apply_batch(images.to(device), draw.to(device), CIFAR)
+            assert none.shape == (0, 3, 32, 32)
         return
     check_equal(run(images, draw, CIFAR), pil_batch(images, draw, CIFAR), draw, CIFAR)
 
@@ -314,6 +317,68 @@ def test_bad_batches(images: Tensor, error: type[Exception], message: str) -> No
         apply_batch(images, Policy.uniform(CIFAR, 1).sample(1), CIFAR)
 
 
+GOOD = Policy.always(Operation("crop")).sample(2)
+
+
+@pytest.mark.parametrize(
+    ("draw", "error", "message"),
+    [
+        (GOOD._replace(choice=GOOD.choice - 1), ValueError, "choice names row -1 of 1"),
+        (GOOD._replace(choice=GOOD.choice + 1), ValueError, "choice names row 1 of 1"),
+        (GOOD._replace(choice=GOOD.choice.to(torch.uint8)), TypeError, "choice should be int64"),
+        (
+            GOOD._replace(uniform=GOOD.uniform[..., :1]),
+            ValueError,
+            r"uniform should be \(2, 1, 2\)",
+        ),
+        (GOOD._replace(uniform=GOOD.uniform[:1]), ValueError, r"uniform should be \(2, 1, 2\)"),
+    ],
+)
+def test_bad_draws(draw: Draw, error: type[Exception], message: str) -> None:
+    images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(error, match=message):
+        apply_batch(images, draw, Policy.always(Operation("crop")))
+
+
+@pytest.mark.parametrize("u", [-1e9, -0.1, 1.0, 50.0, 2e4, 1e30, float("inf")])
+def test_numbers_outside_the_interval_stay_inside_the_image(run: Engine, u: float) -> None:
+    for space in (CIFAR, IMAGENET):
+        rows = [i for i, row in enumerate(space.table.rows) if row.operation.uniforms]
+        choice = torch.tensor(rows)[:, None]
+        uniform = torch.full((len(rows), 1, space.table.uniforms), u)
+        end = torch.full_like(uniform, 0.0 if u < 0 else 1 - 2**-24)
+        images = CONTENT["noise"](len(rows), 3, 130, 140)
+        out = run(images, Draw(choice, uniform), space)
+        assert torch.equal(out, run(images, Draw(choice, end), space))
+
+
+def test_threads_share_a_policy() -> None:
+    """Many threads and sizes at once: plans come and go while others use them."""
+    space = Space(CIFAR.operations)
+    policy = Policy.uniform(space, 2)
+    keys = torch.arange(4)
+
+    def work(number: int) -> bool:
+        ok = True
+        for turn in range(40):
+            side = 8 + (number * 7 + turn) % 40
+            images = torch.full((4, 3, side, side), number, dtype=torch.uint8)
+            out = apply_batch(images, policy.draw(keys), policy)
+            ok &= torch.equal(out, apply_batch(images, policy.draw(keys), policy))
+        return ok
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_large_resized_crops_are_refused_with_a_hint() -> None:
+    images = torch.zeros(1, 1, 1, 3000, dtype=torch.uint8)
+    with pytest.raises(
+        ValueError, match=r"resized_crop takes batches of at most 2048.*resize first"
+    ):
+        apply_batch(images, Policy.uniform(IMAGENET, 1).sample(1), IMAGENET)
+
+
 def test_pil_modes_are_refused_by_name() -> None:
     from PIL import Image
 
@@ -325,7 +390,7 @@ def test_pil_modes_are_refused_by_name() -> None:
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_compiled_equals_eager(device: str) -> None:
     policy = Policy.uniform(IMAGENET, 3)
-    images = CONTENT["real"](50, 3, 32, 32).to(device)
+    images = CONTENT["real"](50, 3, 32, 32).to(device, memory_format=torch.channels_last)
     keys = torch.arange(50, device=device)
 
     @torch.compile(fullgraph=True)
@@ -334,6 +399,9 @@ def test_compiled_equals_eager(device: str) -> None:
 
     eager = apply_batch(images, policy.draw(keys), policy.table)
     assert torch.equal((augment(images, keys) * 255).round().to(torch.uint8), eager)
+    floats = images.float() / 255
+    compiled = torch.compile(lambda x, k: apply_batch(x, policy.draw(k), policy), fullgraph=True)
+    assert torch.equal(compiled(floats, keys), apply_batch(floats, policy.draw(keys), policy))
 
 
 @pytest.mark.gpu

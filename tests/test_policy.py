@@ -581,6 +581,24 @@ def test_info_holds_text(info: dict[str, str]) -> None:
         Policy(CIFAR, info=info)
 
 
+def test_a_tensor_of_probabilities_is_enough() -> None:
+    assert Policy(CIFAR, torch.full((2, 139), 1 / 139)).equals(
+        Policy(CIFAR, Layers(torch.full((2, 139), 1 / 139)))
+    )
+
+
+@pytest.mark.parametrize("keys", [[1, 2], torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)])
+def test_keys_are_int64_numbers(keys: object) -> None:
+    with pytest.raises(TypeError, match="keys should be an int64 tensor"):
+        Policy.uniform(CIFAR, 1).draw(keys)
+
+
+def test_negative_numbers_of_layers_are_refused() -> None:
+    for make in (Policy.uniform, Policy.trivial, Policy.identity):
+        with pytest.raises(ValueError, match="cannot have -1 layers"):
+            make(CIFAR, -1)
+
+
 def test_chains_without_slots_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one slot"):
         Chains(torch.ones(1), torch.zeros(1, 0), torch.zeros(1, 0))

@@ -181,6 +181,11 @@ def test_saving_needs_a_folder(tmp_path: Path) -> None:
         save_policy(POLICY, tmp_path)
 
 
+def test_a_name_that_promises_another_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyFileError, match=r"written as JSON; give it the ending \.json"):
+        save_policy(POLICY, tmp_path / "policy.npz")
+
+
 def test_a_policy_that_cannot_be_written_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "p.json"
     save_policy(POLICY, path)

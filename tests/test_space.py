@@ -118,6 +118,8 @@ def test_subsets() -> None:
         ({"name": "resized_crop", "options": {"ratio": 1.0}}, "ratio should be 0 < low"),
         ({"name": "rotate", "pil": print}, "'rotate' is a built-in operation"),
         ({"name": "own", "pil": print, "uniforms": 300}, "uniforms is 300"),
+        ({"name": "own", "pil": print, "uniforms": 1.5}, "uniforms is 1.5"),
+        ({"name": "flip", "uniforms": 3}, "flip takes 1 uniforms, got 3"),
         ({"name": "own", "pil": print, "options": {"a": object()}}, "option a should be"),
         ({"name": "1st", "pil": print}, "should start with a letter"),
         ({"name": "", "pil": print}, "should start with a letter"),
@@ -199,3 +201,60 @@ def test_an_own_kernel_that_changes_the_shape_is_named() -> None:
     draw, images = Policy.uniform(space, 1).sample(2), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     with pytest.raises(ValueError, match=r"operation 'half' gave torch\.uint8"):
         apply_batch(images, draw, space)
+
+
+def fade(image: Image.Image, m: float, u: list[float]) -> Image.Image:
+    """Writes to its input and uses every number it gets."""
+    image.putpixel((0, 0), (int(100 * m + sum(u)),) * 3)
+    return image
+
+
+def test_own_operations_see_the_same_on_pil_images_and_batches() -> None:
+    from deepaa import Policy, apply_batch, apply_pil
+    from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
+
+    space = CIFAR.only("identity", "rotate", "crop").plus(
+        Operation("fade", 0.0, 0.5, uniforms=1, pil=fade)
+    )
+    draw = Policy.trivial(space, 2).sample(60)
+    images = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8)
+    before = images.clone()
+    out = apply_batch(images, draw, space)
+    assert torch.equal(images, before)
+    for i in range(60):
+        one = tensor_to_pil(images[i])
+        assert torch.equal(pil_to_tensor(apply_pil(one, draw[i : i + 1], space)), out[i])
+        assert torch.equal(pil_to_tensor(one), images[i])
+
+
+@pytest.mark.gpu
+def test_own_batched_kernels_see_only_their_magnitudes_on_cuda() -> None:
+    from deepaa import Policy, apply_batch
+
+    seen = []
+
+    def fill(images: torch.Tensor, m: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+        seen.append(m)
+        return images.copy_((m * 100).to(torch.uint8)[:, None, None, None].expand(images.shape))
+
+    space = CIFAR.only("identity", "rotate").plus(Operation("fill", 0.1, 0.5, batched=fill))
+    draw = Policy.trivial(space, 2).sample(60)
+    images = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8)
+    out = apply_batch(images.cuda(), draw.to("cuda"), space)
+    assert torch.equal(out.cpu(), apply_batch(images, draw, space))
+    assert all(((m >= 0.1) & (m <= 0.5)).all() for m in seen)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [lambda i, m, u: None, lambda i, m, u: i.convert("L"), lambda i, m, u: i.resize((3, 4))],
+)
+def test_what_an_own_pil_kernel_gives_is_checked(kernel: object) -> None:
+    from deepaa import Policy, apply_pil
+
+    space = Space((Operation("own", pil=kernel),))
+    image, draw = Image.new("RGB", (4, 4)), Policy.uniform(space, 1).sample(1)
+    with pytest.raises(
+        ValueError, match=r"operation 'own' gave .*expected a PIL image of mode RGB"
+    ):
+        apply_pil(image, draw, space)

@@ -1,4 +1,4 @@
-"""Deep AutoAugment: find and apply image augmentation policies, exactly and fast.
+"""Deep AutoAugment: image augmentation policies, applied exactly and fast.
 
 `DeepAutoAugment(policy)` augments PIL images, arrays, tensors and batches. `load_policy` and
 `Policy` give it something to apply; `CIFAR` and `IMAGENET` are the search spaces of the paper.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepaa.ops import Draw, apply_batch, apply_pil
-    from deepaa.policy import Policy
+    from deepaa.policy import Chains, Layers, Policy
     from deepaa.policy_file import PolicyFileError, load_policy
     from deepaa.space import CIFAR, IMAGENET, Operation, Space, Transformation
     from deepaa.transforms import AugmentedDataset, DeepAutoAugment
@@ -21,8 +21,10 @@ __all__ = [
     "CIFAR",
     "IMAGENET",
     "AugmentedDataset",
+    "Chains",
     "DeepAutoAugment",
     "Draw",
+    "Layers",
     "Operation",
     "Policy",
     "PolicyFileError",
@@ -42,7 +44,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 # Names are imported when they are first used: torch takes seconds, and `deepaa --help` needs none.
 _HOMES = {
     "deepaa.ops": ("Draw", "apply_batch", "apply_pil"),
-    "deepaa.policy": ("Policy",),
+    "deepaa.policy": ("Chains", "Layers", "Policy"),
     "deepaa.policy_file": ("PolicyFileError", "load_policy"),
     "deepaa.space": ("CIFAR", "IMAGENET", "Operation", "Space", "Transformation"),
     "deepaa.transforms": ("AugmentedDataset", "DeepAutoAugment"),

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     from deepaa.policy import Policy
 
 DEBUG = "DEEPAA_DEBUG"
-_DESCRIPTIONS = {
-    "identity": "changes nothing",
-    "uniform": "2 layers, each CIFAR transformation equally likely",
-    "deepta": "6 CIFAR layers: an operation uniformly, then one of its levels",
-    "deepta-imagenet": "5 ImageNet layers: an operation uniformly, then a level",
-    "crop-flip": "pad-4 crop and flip, the usual default for CIFAR",
-    "crop-flip-cutout": "pad-4 crop, flip and 16-pixel cutout",
-}
-
 app = typer.Typer(
     name="deepaa",
     help="Look at, apply and check image augmentation policies.",
@@ -183,14 +174,15 @@ def policies() -> None:
     """List the policies that have a name."""
     from rich.table import Table
 
-    from deepaa.policy_file import load_policy, policy_names
+    from deepaa.policy_file import GENERATED, load_policy, policy_names
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold cyan", no_wrap=True)
     grid.add_column()
     for name in policy_names():
-        text = _DESCRIPTIONS.get(name)
-        if text is None:
+        if name in GENERATED:
+            text = GENERATED[name].description
+        else:
             loaded = load_policy(name)
             text = loaded.info.get("description", _size(loaded))
         grid.add_row(name, text)

@@ -50,7 +50,7 @@ class Policy:
     def __init__(
         self,
         table: Table | Space,
-        stages: Stage | Iterable[Stage] = (),
+        stages: Stage | Iterable[Stage] | Tensor = (),
         *,
         schedule: Iterable[tuple[int, Iterable[Stage]]] | None = None,
         info: dict[str, str] | None = None,
@@ -58,11 +58,14 @@ class Policy:
         """Check that the stages fit the table.
 
         Args:
+            stages: Layers, chains, several of them in order, or a (K, T) tensor of probabilities.
             schedule: (first epoch, stages) pairs instead of `stages`; the first starts at epoch 0.
             info: Free text that travels with the file: who found the policy, on what, how.
         """
         self.table = table.table if isinstance(table, Space) else table
         if schedule is None:
+            if isinstance(stages, Tensor):
+                stages = Layers(stages)
             stages = (stages,) if isinstance(stages, Layers | Chains) else stages
             schedule = [(0, stages)]
         self.phases = tuple(Phase(epoch, tuple(parts)) for epoch, parts in schedule)
@@ -134,6 +137,9 @@ class Policy:
 
     def draw(self, keys: Tensor, epoch: int = 0) -> Draw:
         """Rows and uniform numbers for (N,) int64 keys: a pure function, equal on every device."""
+        if not isinstance(keys, Tensor) or keys.dtype != torch.int64 or keys.ndim != 1:
+            what = f"{keys.dtype} {tuple(keys.shape)}" if isinstance(keys, Tensor) else f"{keys!r}"
+            raise TypeError(f"keys should be an int64 tensor (N,), got {what}")
         if torch.compiler.is_compiling():
             return Draw(*_compiled_draw(keys, self.handle, epoch))
         phase = self.phase(epoch)
@@ -199,7 +205,7 @@ class Policy:
     # Making policies from policies
 
     def then(self, other: Policy) -> Policy:
-        """This policy followed by `other`; their spaces need not match."""
+        """This policy followed by `other`; their spaces need not match, and `info` is left out."""
         table = self.table.extended(other.table.rows)
         epochs = sorted({p.epoch for p in (*self.phases, *other.phases)})
         mine, theirs = _moved(self, table), _moved(other, table)
@@ -215,13 +221,14 @@ class Policy:
         twins = [_mirrored(row) for row in self.table.rows]
         policy = _moved(self, self.table.extended(twins))
         index = {row: i for i, row in enumerate(policy.table.rows)}
-        twin = torch.tensor([index[_mirrored(row)] for row in policy.table.rows])
+        twin = torch.tensor([index[_mirrored(row)] for row in policy.table.rows], device="cpu")
         return policy._map(lambda stage: symmetric_stage(stage, twin))
 
     def first_layers(self, count: int) -> Policy:
         """The first `count` layers."""
-        if not 0 <= count <= self.depth:
-            raise ValueError(f"first_layers({count}) of a policy of {self.depth} layers")
+        most = max(sum(stage.depth for stage in phase.stages) for phase in self.phases)
+        if not 0 <= count <= most:
+            raise ValueError(f"first_layers({count}) of a policy of {most} layers")
 
         def cut(phase: Phase) -> list[Stage]:
             left = count
@@ -291,9 +298,8 @@ class Policy:
     def uniform(cls, space: Space | Table, layers: int) -> Policy:
         """Every transformation equally likely in each layer."""
         table = space.table if isinstance(space, Space) else space
-        return cls(
-            table, Layers(torch.full((layers, len(table)), 1 / len(table), dtype=torch.float64))
-        )
+        layer = torch.full((len(table),), 1 / len(table), dtype=torch.float64)
+        return cls(table, _repeated(layer, layers))
 
     @classmethod
     def trivial(cls, space: Space | Table, layers: int) -> Policy:
@@ -302,7 +308,7 @@ class Policy:
         operations = [row.operation for row in table.rows]
         share = [1 / (len(table.operations) * operations.count(op)) for op in operations]
         layer = torch.tensor(share, dtype=torch.float64)
-        return cls(table, Layers(layer.expand(layers, -1)))
+        return cls(table, _repeated(layer, layers))
 
     @classmethod
     def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:
@@ -311,9 +317,9 @@ class Policy:
         table = table.table if isinstance(table, Space) else table
         if table.identity is None:
             raise ValueError("this space has no identity operation")
-        probabilities = torch.zeros(layers, len(table), dtype=torch.float64)
-        probabilities[:, table.identity] = 1
-        return cls(table, Layers(probabilities))
+        layer = torch.zeros(len(table), dtype=torch.float64)
+        layer[table.identity] = 1
+        return cls(table, _repeated(layer, layers))
 
     @classmethod
     def always(cls, *operations: Operation) -> Policy:
@@ -344,7 +350,7 @@ def _(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
 def _moved(policy: Policy, table: Table) -> Policy:
     """The same policy over a table that contains its rows."""
     index = {row: i for i, row in enumerate(table.rows)}
-    place = torch.tensor([index[row] for row in policy.table.rows])
+    place = torch.tensor([index[row] for row in policy.table.rows], device="cpu")
 
     def move(stage: Stage) -> Stage:
         if isinstance(stage, Chains):
@@ -354,6 +360,12 @@ def _moved(policy: Policy, table: Table) -> Policy:
 
     schedule = [(p.epoch, [move(stage) for stage in p.stages]) for p in policy.phases]
     return Policy(table, schedule=schedule, info=policy.info)
+
+
+def _repeated(layer: Tensor, layers: int) -> Layers:
+    if layers < 0:
+        raise ValueError(f"a policy cannot have {layers} layers")
+    return Layers(layer.expand(layers, -1))
 
 
 def _mirrored(row: Row) -> Row:

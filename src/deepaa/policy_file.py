@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from deepaa.policy import Policy
 from deepaa.policy_import import is_npz, read_npz
@@ -25,14 +25,33 @@ __all__ = ["PolicyFileError", "dumps", "load_policy", "loads", "policy_names", "
 MAX_BYTES = 64 << 20
 """Larger files are refused before they are read."""
 
-_GENERATED: Mapping[str, Callable[[], Policy]] = {
-    "identity": Policy.identity,
-    "uniform": lambda: Policy.uniform(CIFAR, 2),
-    "deepta": lambda: Policy.trivial(CIFAR, 6),
-    "deepta-imagenet": lambda: Policy.trivial(IMAGENET, 5),
-    "crop-flip": lambda: Policy.always(Operation("crop"), Operation("flip")),
-    "crop-flip-cutout": lambda: Policy.always(
-        Operation("crop"), Operation("flip"), Operation("cutout")
+
+class Generated(NamedTuple):
+    """A policy that is simple enough to be made by a line of code."""
+
+    description: str
+    make: Callable[[], Policy]
+
+
+_CROP, _FLIP, _CUTOUT = Operation("crop"), Operation("flip"), Operation("cutout")
+GENERATED: Mapping[str, Generated] = {
+    "identity": Generated("changes nothing", Policy.identity),
+    "uniform": Generated(
+        "2 layers, each CIFAR transformation equally likely", lambda: Policy.uniform(CIFAR, 2)
+    ),
+    "deepta": Generated(
+        "6 CIFAR layers: an operation uniformly, then one of its levels",
+        lambda: Policy.trivial(CIFAR, 6),
+    ),
+    "deepta-imagenet": Generated(
+        "5 ImageNet layers: an operation uniformly, then a level",
+        lambda: Policy.trivial(IMAGENET, 5),
+    ),
+    "crop-flip": Generated(
+        "pad-4 crop and flip, the usual default for CIFAR", lambda: Policy.always(_CROP, _FLIP)
+    ),
+    "crop-flip-cutout": Generated(
+        "pad-4 crop, flip and 16-pixel cutout", lambda: Policy.always(_CROP, _FLIP, _CUTOUT)
     ),
 }
 _SHIPPED: Traversable = files("deepaa").joinpath("policies")
@@ -43,7 +62,7 @@ _SHIPPED: Traversable = files("deepaa").joinpath("policies")
 
 def policy_names() -> tuple[str, ...]:
     """The names `load_policy` knows: the policies shipped with the package, then simple ones."""
-    return (*sorted(_shipped()), *_GENERATED)
+    return (*sorted(_shipped()), *GENERATED)
 
 
 def _shipped() -> dict[str, Traversable]:
@@ -68,8 +87,8 @@ def load_policy(source: str | Path, operations: Sequence[Operation] = ()) -> Pol
     if isinstance(source, str):
         if source in (shipped := _shipped()):
             return loads(shipped[source].read_text("utf-8"), source, operations)
-        if source in _GENERATED:
-            return _GENERATED[source]()
+        if source in GENERATED:
+            return GENERATED[source].make()
     data = _read(source)
     if is_npz(data) or str(source).endswith(".npz"):
         return read_npz(data, str(source))
@@ -120,6 +139,8 @@ def save_policy(policy: Policy, path: str | Path) -> None:
     target = Path(path).resolve()  # a link stays a link, and its target is replaced
     if not target.parent.is_dir():
         raise PolicyFileError(f"{path}: the folder {target.parent} does not exist")
+    if target.suffix == ".npz":
+        raise PolicyFileError(f"{path}: policies are written as JSON; give it the ending .json")
     if target.is_dir():
         raise PolicyFileError(f"{path}: a folder, expected the path of a file")
     draft = target.with_name(f".policy-{secrets.token_hex(8)}.tmp")

@@ -101,7 +101,7 @@ class Operation:
         if self.is_custom:
             if self.name in BUILTIN:
                 raise ValueError(f"{self.name!r} is a built-in operation; give yours another name")
-            if not 0 <= self.uniforms <= MAX_UNIFORMS:
+            if not isinstance(self.uniforms, int) or not 0 <= self.uniforms <= MAX_UNIFORMS:
                 raise ValueError(f"{self.name}: uniforms is {self.uniforms}, not 0..{MAX_UNIFORMS}")
             options = {
                 key: _as_option(self.name, key, value) for key, value in self.options.items()
@@ -112,6 +112,11 @@ class Operation:
 
     def _check_range(self) -> None:
         limits = (self.low, self.high)
+        for value in (*limits, self.neutral):
+            if value is not None and (
+                isinstance(value, bool) or not isinstance(value, int | float)
+            ):
+                raise TypeError(f"{self.name}: a magnitude should be a number, got {value!r}")
         if (self.low is None) != (self.high is None):
             raise ValueError(f"{self.name}: give both low and high, or neither; got {limits}")
         if self.low is not None and self.high is not None:
@@ -147,6 +152,8 @@ class Operation:
                 f"{self.name}: the range should lie within {low:g}..{high:g}, "
                 f"got {(self.low, self.high)}"
             )
+        if self.uniforms not in (0, spec.uniforms):
+            raise ValueError(f"{self.name} takes {spec.uniforms} uniforms, got {self.uniforms}")
         merged = {
             key: _as_option(self.name, key, self.options.get(key, default))
             for key, default in spec.options.items()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import warnings
 import weakref
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.data import Dataset, get_worker_info
 
 from deepaa import keys as k64
+from deepaa.locks import ForkSafeLock
 from deepaa.ops import apply_batch
 from deepaa.ops.engine import run_pil, to_device
 from deepaa.policy import Policy
@@ -35,6 +35,7 @@ from deepaa.space import Operation
 __all__ = ["AugmentedDataset", "DeepAutoAugment"]
 
 Array = np.ndarray[Any, Any]
+_LOCK = ForkSafeLock()
 PILLOW_CHANNELS = (1, 3)
 """Single uint8 images go through Pillow: equal, faster for small ones, no tables for each size."""
 
@@ -74,8 +75,8 @@ class DeepAutoAugment(nn.Module):
     def __init__(
         self,
         policy: Policy | str | Path,
-        *,
         seed: int | None = None,
+        *,
         operations: Sequence[Operation] = (),
     ) -> None:
         """Load the policy if it is a name or a path.
@@ -278,17 +279,22 @@ def _shared(values: Tensor) -> Tensor:
     if values.is_shared():  # type: ignore[no-untyped-call]
         return values
     copy = values.clone()
-    # A machine without shared memory cannot run DataLoader workers, and then nobody misses it.
-    with contextlib.suppress(RuntimeError):
+    try:
         copy.share_memory_()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        warnings.warn(
+            f"no shared memory, so that persistent workers will not see set_epoch: {error}",
+            stacklevel=4,
+        )
     return copy
 
 
 def _stream(seed: int, epoch: int, calls: Tensor) -> tuple[int, int]:
     """The (seed, number) of this process's next call in this epoch."""
-    count, of_epoch = calls.tolist()
-    call = count if of_epoch == epoch else 0
-    calls[0], calls[1] = call + 1, epoch
+    with _LOCK:
+        count, of_epoch = calls.tolist()
+        call = count if of_epoch == epoch else 0
+        calls[0], calls[1] = call + 1, epoch
     worker = get_worker_info()
     return k64.hash_int(k64.hash_int(seed, epoch), worker.seed if worker else 0), call
 
@@ -332,6 +338,8 @@ class AugmentedDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         """Sample `index`, augmented."""
         index = whole(index, "index of a sample")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of a dataset of {len(self)}")
         if index < 0:
             index += len(self)
         sample = self.dataset[index]

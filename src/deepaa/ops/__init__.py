@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from deepaa.ops import engine
-from deepaa.space import Space, Table
+from deepaa.space import Table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -35,19 +35,28 @@ class Draw(NamedTuple):
         return Draw(self.choice.to(device), self.uniform.to(device))
 
 
-def as_table(table: Table | Space) -> Table:
-    """The rows of a space, or the table itself."""
-    return table.table if isinstance(table, Space) else table
+class HasTable(Protocol):
+    """A space or a policy."""
+
+    @property
+    def table(self) -> Table:
+        """The rows."""
 
 
-def apply_batch(images: Tensor, draw: Draw, table: Table | Space) -> Tensor:
+def as_table(table: Table | HasTable) -> Table:
+    """The rows of a space or a policy, or the table itself."""
+    return table if isinstance(table, Table) else table.table
+
+
+def apply_batch(images: Tensor, draw: Draw, table: Table | HasTable) -> Tensor:
     """`images` (N, C, H, W), uint8 or float in [0, 1], each under its own drawn rows.
 
     The input is never written to. Float images are rounded to 8 bits first; one whose rows are all
-    identity comes back untouched.
+    identity comes back untouched. No gradient flows through.
     """
     table = as_table(table)
-    _check(images, draw)
+    _check(images, draw, table)
+    images = images.detach()
     if torch.compiler.is_compiling():
         # One opaque call: a compiler that saw inside could fuse floating point and change pixels.
         out: Tensor = _compiled_apply(images, draw.choice, draw.uniform, table.handle)
@@ -70,12 +79,11 @@ def _apply(images: Tensor, draw: Draw, table: Table) -> Tensor:
     done = engine.run_batch(rounded, draw.choice, draw.uniform, table).to(images.dtype)
     # by a tensor: CUDA divides by a number through its reciprocal, which rounds differently
     done /= torch.full((), 255.0, dtype=images.dtype, device=images.device)
-    rows = torch.tensor([row.operation.name == "identity" for row in table.rows])
-    untouched = engine.to_device(rows, images.device)[draw.choice].all(1)
+    untouched = engine.identity_rows(table, images.device)[draw.choice].all(1)
     return torch.where(untouched[:, None, None, None], images, done)
 
 
-def apply_pil(image: Image, draw: Draw, table: Table | Space) -> Image:
+def apply_pil(image: Image, draw: Draw, table: Table | HasTable) -> Image:
     """One PIL image (RGB or L) under a draw of one."""
     if len(draw.choice) != 1:
         raise ValueError(f"apply_pil takes a draw of one image, got {len(draw.choice)}")
@@ -83,7 +91,9 @@ def apply_pil(image: Image, draw: Draw, table: Table | Space) -> Image:
     return engine.run_pil(image, list(zip(rows, uniforms, strict=True)), as_table(table))
 
 
-def _check(images: Tensor, draw: Draw) -> None:
+def _check(images: Tensor, draw: Draw, table: Table) -> None:
+    if not isinstance(images, Tensor):
+        raise TypeError(f"images should be a tensor, got {type(images).__name__}")
     if images.ndim != 4:
         raise ValueError(f"images should be (N, C, H, W), got shape {tuple(images.shape)}")
     if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
@@ -92,11 +102,23 @@ def _check(images: Tensor, draw: Draw) -> None:
         raise ValueError(f"images have no pixels: shape {tuple(images.shape)}")
     if len(draw.choice) != len(images):
         raise ValueError(f"a draw for {len(draw.choice)} images cannot serve {len(images)}")
+    choice, uniform = draw
+    if choice.ndim != 2 or choice.dtype != torch.int64:
+        raise TypeError(f"choice should be int64 (N, K), got {choice.dtype} {tuple(choice.shape)}")
+    if uniform.shape[:2] != choice.shape or uniform.ndim != 3 or uniform.shape[2] < table.uniforms:
+        raise ValueError(
+            f"uniform should be {(*choice.shape, table.uniforms)}, got {tuple(uniform.shape)}"
+        )
+    # CUDA would have to be waited for; its index kernels stop at a row out of range
+    if choice.device.type == "cpu" and choice.numel() and not torch.compiler.is_compiling():
+        low, high = choice.aminmax()
+        if low < 0 or high >= len(table):
+            raise ValueError(f"choice names row {int(low if low < 0 else high)} of {len(table)}")
 
 
 @torch.library.custom_op("deepaa::apply_batch", mutates_args=())
 def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
-    return _apply(images, Draw(choice, uniform), Table.of_handle(table))
+    return _apply(images, Draw(choice, uniform), Table.of_handle(table)).contiguous()
 
 
 @_compiled_apply.register_fake

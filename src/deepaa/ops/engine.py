@@ -40,25 +40,46 @@ def run_pil(image: Image, steps: Sequence[tuple[int, Sequence[float]]], table: T
         )
     for index, uniforms in steps:
         operation, magnitude = row = table.rows[index]
-        kernel = operation.pil or pil.KERNELS.get(operation.name)
-        if kernel is None:
-            image = _batched_on_pil(image, row, uniforms)
+        if operation.is_custom:
+            image = _own_on_pil(image, row, uniforms[: operation.uniforms])
         else:
+            kernel = pil.KERNELS[operation.name]
             image = kernel(image, magnitude, uniforms, **operation.options)
     return image
 
 
-def _batched_on_pil(image: Image, row: Row, uniforms: Sequence[float]) -> Image:
-    """A PIL image through an operation that has only a batched kernel."""
+def _own_on_pil(image: Image, row: Row, uniforms: Sequence[float]) -> Image:
+    """A PIL image through one of the user's operations, which may have only a batched kernel."""
     from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
 
+    operation, magnitude = row
+    if operation.pil is not None:
+        return _checked_pil(operation, image.copy(), magnitude, uniforms)
+    numbers = torch.tensor([uniforms], dtype=torch.float32, device="cpu")
+    magnitudes = torch.tensor([magnitude or 0.0], dtype=torch.float64, device="cpu")
     images = pil_to_tensor(image)[None]
-    u = torch.tensor([uniforms], dtype=torch.float32)
-    return tensor_to_pil(_run_custom(images, row.operation, _magnitude(row), u)[0])
+    return tensor_to_pil(_run_custom(images, operation, magnitudes, numbers)[0])
 
 
-def _magnitude(row: Row) -> Tensor:
-    return torch.tensor([row.magnitude or 0.0], dtype=torch.float64)
+def _checked_pil(
+    operation: Operation, image: Image, magnitude: float | None, uniforms: Sequence[float]
+) -> Image:
+    """What a user's PIL kernel makes of an image it may write to."""
+    assert operation.pil is not None
+    out = operation.pil(image, magnitude, uniforms, **operation.options)
+    kind = (getattr(out, "mode", None), getattr(out, "size", None))
+    if kind != (image.mode, image.size):
+        raise ValueError(
+            f"operation {operation.name!r} gave {type(out).__name__} {kind}; expected a PIL image "
+            f"of mode {image.mode} and size {image.size}"
+        )
+    return out
+
+
+def identity_rows(table: Table, device: torch.device) -> Tensor:
+    """(T,) which rows change nothing."""
+    rows = [row.operation.name == "identity" for row in table.rows]
+    return to_device(torch.tensor(rows, device="cpu"), device)
 
 
 def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> Tensor:
@@ -66,7 +87,7 @@ def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> 
     n, channels, height, width = images.shape
     plan = plan_for(table, channels, height, width, images.device)
     if n == 0 or choice.shape[1] == 0:
-        return images.clone()
+        return images.clone(memory_format=torch.contiguous_format)
     if Kind.CUSTOM in plan.kinds:
         return _run_with_custom(images, choice, uniform, plan)
     return _run_builtin(images, _resolve(plan, choice, uniform), plan)
@@ -138,10 +159,8 @@ def _run_grouped(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
 
 def _run_with_custom(images: Tensor, choice: Tensor, uniform: Tensor, plan: Plan) -> Tensor:
     """Layer by layer: the built-in operations first, then each of the user's on its images."""
-    magnitudes = torch.tensor(
-        [row.magnitude or 0.0 for row in plan.table.rows], dtype=torch.float64
-    )
-    magnitudes = to_device(magnitudes, images.device)
+    values = [row.magnitude or 0.0 for row in plan.table.rows]
+    magnitudes = to_device(torch.tensor(values, dtype=torch.float64, device="cpu"), images.device)
     lines = resolve(plan, choice, uniform)
     for k in range(choice.shape[1]):
         layer = lines[:, k]
@@ -159,7 +178,10 @@ def _run_with_custom(images: Tensor, choice: Tensor, uniform: Tensor, plan: Plan
                     done = _run_custom(images[picked], operation, *(arg[picked] for arg in args))
                     images = images.index_copy(0, picked, done)
             else:
-                done = _run_custom(images, operation, *args)
+                # every image goes through the kernel: those of other rows as a copy, and at a
+                # magnitude it knows
+                magnitude = torch.where(mine, args[0], operation.low or 0.0)
+                done = _run_custom(images.clone(), operation, magnitude, args[1])
                 images = torch.where(mine[:, None, None, None], done, images)
     return images
 
@@ -185,12 +207,9 @@ def _pil_on_batch(
 ) -> Tensor:
     from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
 
-    assert operation.pil is not None
     done = []
     has_range = operation.low is not None
     for image, m, u in zip(images.cpu(), magnitudes.tolist(), uniform.tolist(), strict=True):
-        result = operation.pil(
-            tensor_to_pil(image), m if has_range else None, u, **operation.options
-        )
+        result = _checked_pil(operation, tensor_to_pil(image), m if has_range else None, u)
         done.append(pil_to_tensor(result))
     return torch.stack(done).to(images.device)

@@ -11,13 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepaa.ops.plan import LINE, Kind, Plan
+from deepaa.ops.plan import LARGEST_UNIFORM, LINE, Kind, Plan
 
 # keys.py's constants, as the signed integers that Triton's literals can hold
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - 2**64)
 _M1 = tl.constexpr(0xBF58476D1CE4E5B9 - 2**64)
 _M2 = tl.constexpr(0x94D049BB133111EB - 2**64)
 _CUTOUT = tl.constexpr(int(Kind.CUTOUT))
+_LARGEST = tl.constexpr(LARGEST_UNIFORM)
 _BLOCK = 256
 
 
@@ -96,6 +97,11 @@ def draw(keys: Tensor, thresholds: Tensor, uniforms: int) -> tuple[Tensor, Tenso
 
 
 @triton.jit
+def _bounded(u):
+    return tl.minimum(tl.maximum(u.to(tl.float64), 0.0), _LARGEST)
+
+
+@triton.jit
 def _cut(u, length, side, span):
     centre = (length - span) / 2 + u * span
     start = tl.floor(tl.maximum(centre - side / 2, 0.0))
@@ -126,9 +132,9 @@ def _resolve(
     u0 = tl.zeros((BLOCK,), tl.float64)
     u1 = tl.zeros((BLOCK,), tl.float64)
     if U > 0:
-        u0 = tl.load(numbers, mask=inside, other=0.0).to(tl.float64)
+        u0 = _bounded(tl.load(numbers, mask=inside, other=0.0))
     if U > 1:
-        u1 = tl.load(numbers + 1, mask=inside, other=0.0).to(tl.float64)
+        u1 = _bounded(tl.load(numbers + 1, mask=inside, other=0.0))
     kind = tl.load(lines + row * 6, mask=inside, other=0)
     a1 = tl.load(lines + row * 6 + 1, mask=inside, other=0)
     a2 = tl.load(lines + row * 6 + 2, mask=inside, other=0)

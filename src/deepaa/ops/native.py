@@ -101,8 +101,10 @@ def _constants(plan: Plan) -> _Plan:
             if name not in address:
                 value = getattr(plan, name)
                 address[name] = value.data_ptr() if isinstance(value, Tensor) else value
-        plan.cache["native"] = _Plan(**address), extra  # the arrays must live as long
-    structure = plan.cache["native"][0]
+        made = _Plan(**address)
+        made.arrays = extra  # they must live as long as their addresses
+        plan.cache["native"] = made
+    structure = plan.cache["native"]
     assert isinstance(structure, _Plan)
     return structure
 
@@ -133,14 +135,23 @@ def _library() -> ctypes.CDLL | None:
     if compiler is None or sys.platform == "win32":
         return None
     try:
-        library = ctypes.CDLL(str(_compiled(compiler)))
+        library = _loaded(compiler)
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        log.info("no compiled CPU kernels, torch's serve instead: %s", error)
+        log.warning("no compiled CPU kernels, torch's slower ones serve instead: %s", error)
         return None
     pointer, number = ctypes.c_void_p, ctypes.c_int64
     library.deepaa_apply.argtypes = [pointer] * 4 + [number] * 3 + [pointer]
     library.deepaa_apply.restype = None
     return library
+
+
+def _loaded(compiler: str) -> ctypes.CDLL:
+    path = _compiled(compiler)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # damaged, or made for another machine: once more
+        path.unlink(missing_ok=True)
+        return ctypes.CDLL(str(_compiled(compiler)))
 
 
 def _compiled(compiler: str) -> Path:

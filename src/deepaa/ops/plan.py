@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepaa.locks import ForkSafeLock
 from deepaa.ops import constants
 from deepaa.ops.boxes import cut_tensor, fallback_box, resized_crop_boxes, shape_grids
 from deepaa.space import Row, Table
@@ -47,6 +48,11 @@ _SIMPLE = {
     "resized_crop": Kind.RESIZED_CROP,
 }
 _BLENDS = ("contrast", "color", "brightness", "sharpness")
+MAX_CROP_SIDE = 2048
+"""The weights of resized_crop grow with the square of the side: 100 MB for this one."""
+MAX_PLANS = 16
+MAX_PLAN_BYTES = 1 << 29
+LARGEST_UNIFORM = 1 - 2**-24
 LINE = 6
 """Integers per image and layer: kind, four arguments, row of the table."""
 
@@ -73,6 +79,13 @@ class Plan:
     height: int
     width: int
     cache: dict[str, Any] = field(default_factory=dict)  # what an engine adds for itself
+
+    @property
+    def bytes(self) -> int:
+        """Memory its tensors take."""
+        crops = (self.taps_x, self.taps_y)
+        parts = (self.maps_x, self.maps_y, *(taps for taps in crops if taps is not None))
+        return sum(part.nbytes for part in parts)
 
 
 class _Builder:
@@ -144,10 +157,7 @@ class _Builder:
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
     """The constants of `table` for one image size, computed on the host and sent to `device`."""
-    if max(height, width) > constants.MAX_SIDE:
-        raise ValueError(
-            f"images of {height} x {width} are too large: at most {constants.MAX_SIDE} a side"
-        )
+    _check_size(table, height, width)
     builder = _Builder(channels, height, width)
     operations = table.operations
     parts = [builder.line(row, operations) for row in table.rows]
@@ -191,6 +201,19 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     )
 
 
+def _check_size(table: Table, height: int, width: int) -> None:
+    side = max(height, width)
+    if side > constants.MAX_SIDE:
+        raise ValueError(
+            f"images of {height} x {width} are too large: at most {constants.MAX_SIDE} a side"
+        )
+    if side > MAX_CROP_SIDE and any(op.name == "resized_crop" for op in table.operations):
+        raise ValueError(
+            f"resized_crop takes batches of at most {MAX_CROP_SIDE} pixels a side, and these are "
+            f"{height} x {width}: resize first, or use a space without it"
+        )
+
+
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """`values` on `device`, without making the host wait for it."""
     if device.type != "cuda":
@@ -212,24 +235,32 @@ def _check_channels(
     )
 
 
+_LOCK = ForkSafeLock()
+
+
 def plan_for(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
     """The plan of `table` for this size and device, kept from the last calls."""
-    key = ("plan", channels, height, width, device)
-    plan = table.cache.pop(key, None)
-    if plan is None:
-        plans = [k for k in table.cache if k[0] == "plan"]
-        if len(plans) >= 16:  # folders of images of every size must not fill the memory
-            del table.cache[plans[0]]
-        plan = make_plan(table, channels, height, width, device)
-    table.cache[key] = plan  # last used goes last
-    assert isinstance(plan, Plan)
+    key = (channels, height, width, device)
+    plans = table.cache
+    with _LOCK:
+        plan = plans.pop(key, None)
+        if plan is None:
+            plan = make_plan(table, channels, height, width, device)
+        assert isinstance(plan, Plan)
+        plans[key] = plan  # last used goes last
+        # folders of images of every size must not fill the memory
+        while len(plans) > MAX_PLANS or (
+            len(plans) > 1 and sum(p.bytes for p in plans.values()) > MAX_PLAN_BYTES
+        ):
+            del plans[next(iter(plans))]
     return plan
 
 
 def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
     """(N, K, 6) int32 lines for the rows (N, K) and the numbers (N, K, U) of a draw."""
     lines = plan.lines[choice]
-    u = uniform.double()  # products with counts and sizes are then exact
+    # double: products with counts and sizes are then exact; clamped: the results index memory
+    u = uniform.double().clamp(0, LARGEST_UNIFORM)
     if plan.variants is not None:
         counts = plan.variants[choice]
         used = min(2, u.shape[-1])
