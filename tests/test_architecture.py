@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "deepaa"
 
 # Each line may import from the lines above it; modules of one line do not know each other.
 LAYERS = [
-    ["space", "keys", "strict_json", "policies"],
+    ["space", "keys", "locks", "strict_json", "policies"],
     ["ops.boxes", "ops.constants", "ops.convert"],
     ["ops.plan", "ops.pil"],
     ["ops.batched", "ops.native", "ops.fused", "ops.fused_draw"],

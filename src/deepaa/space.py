@@ -113,9 +113,7 @@ class Operation:
     def _check_range(self) -> None:
         limits = (self.low, self.high)
         for value in (*limits, self.neutral):
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, int | float)
-            ):
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
                 raise TypeError(f"{self.name}: a magnitude should be a number, got {value!r}")
         if (self.low is None) != (self.high is None):
             raise ValueError(f"{self.name}: give both low and high, or neither; got {limits}")
