@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa.cli_search import search
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
 DEBUG = "DEEPAA_DEBUG"
 app = typer.Typer(
     name="deepaa",
-    help="Look at, apply and check image augmentation policies.",
-    epilog="Start with: deepaa policies, then deepaa show deepta",
+    help="Find, look at and apply image augmentation policies.",
+    epilog="Start with: deepaa search --preset demo, or deepaa show deepta",
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -101,6 +103,9 @@ def show(
 
     console = _console()
     _print_lines(console, policy_lines(table, console.encoding))
+
+
+app.command(epilog="Example: deepaa search --data my_images/ --out run")(search)
 
 
 @app.command(epilog="Example: deepaa preview deepta --data photos/ --out grid.png")

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import warnings
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import resources
@@ -14,28 +13,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.Image import Image as PilImage
-from PIL.Image import Resampling, Transpose
+from PIL import Image
 from torch import Tensor
 
-Pixels = npt.NDArray[np.uint8]
-
-SUFFIXES = (
-    *(".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
-    *(".ppm", ".pgm", ".pbm", ".jp2", ".avif"),
+from deepaa.arrays import open_npz, rgb_of
+from deepaa.image_files import (
+    MAX_PIXELS,
+    SUFFIXES,
+    BadFile,
+    Decoded,
+    Pixels,
+    Reading,
+    check_size,
+    quiet_pillow,
+    read_image,
+    squared,
 )
-"""Files of a folder that count as images; others are passed over."""
+from deepaa.stack import DEFAULT_SIDE, KEPT_SIDE
+
 ARRAY_NAMES = ("images", "x", "x_train", "train_images", "x_test", "test_images")
 """Names under which a .npz file may hold its images; the first one present is read."""
-MAX_PIXELS = 64_000_000
-"""Images above this are refused before they are decoded."""
-KEPT_SIDE = 512
-"""Without a size, images that all have one size up to this side are kept as they are."""
-DEFAULT_SIDE = 224
-"""Without a size, all others are brought to this side."""
 NAMED_FILES = 5
 """How many unreadable files an error names; it counts the rest."""
 
@@ -131,16 +129,15 @@ def load_images(
 
     Args:
         source: A folder (with any folders below it, in sorted order), an image file, a .npz file
-            with uint8 images (N, H, W) or (N, H, W, 1 or 3), or None for the embedded training
-            images, from the first one on.
+            with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
+            embedded training images, from the first one on.
         size: Side of the square images: the shorter side is resized to it and the middle cut out.
             None keeps images that all have one size of up to 512 pixels a side; others get 224.
         max_pixels: Larger images are refused before they are decoded. Pillow's own limit holds too.
     """
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
-    if size is not None and not 1 <= size <= 4096:
-        raise ValueError(f"size should be in 1..4096 pixels, got {size}")
+    check_size(size)
     if source is None:
         images = [image.permute(1, 2, 0).numpy() for image in _stored().train_images[:limit]]
     else:
@@ -149,7 +146,7 @@ def load_images(
     if size is None and (len(shapes) > 1 or max(images[0].shape) > KEPT_SIDE):
         size = DEFAULT_SIDE
     if size is not None:
-        images = [_squared(image, size) for image in images]
+        images = [squared(image, size) for image in images]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
@@ -186,100 +183,20 @@ def _image_files(folder: Path) -> Iterator[Path]:
 
 
 def _read_files(paths: list[Path], max_pixels: int) -> list[Pixels]:
-    images: list[Pixels] = []
-    bad: list[str] = []
-    for path in paths:
-        try:
-            images.append(np.asarray(_open_rgb(path, max_pixels)))
-        except UnidentifiedImageError:
-            empty = path.stat().st_size == 0
-            bad.append(f"{path} ({'empty file' if empty else 'not an image'})")
-        except Exception as error:  # damaged files raise whatever Pillow's parsing happens to hit
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            bad.append(f"{path} ({reason})")
+    with quiet_pillow():
+        results = [read_image(path, Reading(max_pixels)) for path in paths]
+    bad = [f"{r.path} ({r.detail})" for r in results if isinstance(r, BadFile)]
     if bad:
         more = f"; and {len(bad) - NAMED_FILES} more" if len(bad) > NAMED_FILES else ""
         files = "1 file" if len(bad) == 1 else f"{len(bad)} files"
         raise ValueError(f"cannot read {files}: {'; '.join(bad[:NAMED_FILES])}{more}")
-    return images
-
-
-def _open_rgb(path: Path, max_pixels: int) -> PilImage:
-    with warnings.catch_warnings():
-        # Pillow warns of damaged EXIF data, which we leave aside, and of sizes, which we limit.
-        warnings.simplefilter("ignore")
-        with Image.open(path) as image:
-            if (pixels := image.width * image.height) > max_pixels:
-                size = f"{image.width} x {image.height}"
-                raise ValueError(f"{size} is {pixels:,} pixels, over the limit of {max_pixels:,}")
-            image.load()
-            rgb, turn = to_rgb(image), _orientation(image)
-    return rgb if turn is None else rgb.transpose(turn)
-
-
-_TURNS = {
-    2: Transpose.FLIP_LEFT_RIGHT,
-    3: Transpose.ROTATE_180,
-    4: Transpose.FLIP_TOP_BOTTOM,
-    5: Transpose.TRANSPOSE,
-    6: Transpose.ROTATE_270,
-    7: Transpose.TRANSVERSE,
-    8: Transpose.ROTATE_90,
-}
-"""What makes an image of each EXIF orientation upright."""
-
-
-def _orientation(image: PilImage) -> Transpose | None:
-    try:
-        return _TURNS.get(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged EXIF data raise whatever parsing hits; the pixels are still good
-        return None
-
-
-def to_rgb(image: PilImage) -> PilImage:
-    """The image in mode RGB, by one rule per mode.
-
-    16-bit grey is divided by 257 (Pillow would clip it to white), transparency is laid on white,
-    1-bit becomes black and white, palettes, CMYK and grey are converted by Pillow.
-    """
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
-        wide = np.asarray(image).astype(np.uint32)
-        narrow = ((wide + 128) // 257).astype(np.uint8)
-        return Image.fromarray(narrow).convert("RGB")
-    if image.mode in ("I", "F"):
-        kind = "32-bit integer" if image.mode == "I" else "floating point"
-        raise ValueError(f"{kind} pixels have no fixed range; save the image with 8 or 16 bits")
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, rgba).convert("RGB")
-    return image.convert("RGB")
+    return [np.asarray(r.image) for r in results if isinstance(r, Decoded)]
 
 
 def _read_npz(path: Path, limit: int) -> list[Pixels]:
-    try:
-        with np.load(path, allow_pickle=False) as data:
-            names = [name for name in ARRAY_NAMES if name in data.files]
-            if not names:
-                raise ValueError(f"no array named {', '.join(ARRAY_NAMES)}; it has {data.files}")
-            array = data[names[0]]
-    except Exception as error:  # zipfile, zlib and numpy each raise their own
-        raise ValueError(f"{path}: {error}") from error
-    if array.ndim == 3:
-        array = array[..., None]
-    if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
-        raise ValueError(
-            f"{path}: {names[0]} has shape {array.shape}, expected (N, H, W) or (N, H, W, 1 or 3)"
-        )
-    if array.dtype != np.uint8:
-        raise ValueError(f"{path}: {names[0]} holds {array.dtype}, expected uint8")
-    chosen = array[_spread(len(array), limit)]
-    return list(np.broadcast_to(chosen, (*chosen.shape[:3], 3)))
-
-
-def _squared(image: Pixels, size: int) -> Pixels:
-    """The middle square of the image after its shorter side became `size` pixels."""
-    if image.shape[:2] == (size, size):
-        return image
-    fitted = ImageOps.fit(Image.fromarray(image), (size, size), Resampling.BICUBIC)
-    return np.asarray(fitted)
+    with open_npz(path) as arrays:
+        name = next((name for name in ARRAY_NAMES if name in arrays.names), None)
+        if name is None:
+            raise ValueError(f"no array named {', '.join(ARRAY_NAMES)}; it has {arrays.names}")
+        pixels = arrays.images(name)
+    return [rgb_of(pixels[i]) for i in _spread(len(pixels), limit)]

@@ -1,0 +1,156 @@
+"""Several processes at one step, started by torchrun; with one process nothing is exchanged.
+
+`init()` reads torchrun's environment variables. Flags travel over gloo on the CPU, so they never
+wait for a GPU; tensors travel over the backend of their device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+TIMEOUT = 600.0
+"""Seconds after which the others are given up; longer than any step and any checkpoint."""
+T = TypeVar("T")
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def init(device: str = "auto", *, timeout: float = TIMEOUT) -> torch.device:
+    """The device of this process, after joining the others if torchrun started it.
+
+    Args:
+        device: "auto" is CUDA where there is any; "cuda" gives each process of a machine its own.
+        timeout: Seconds to wait for the others, here and in every exchange, before an error.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    chosen = torch.device(device)
+    if "WORLD_SIZE" not in os.environ:
+        return chosen
+    if missing := [name for name in VARIABLES if name not in os.environ]:
+        raise ValueError(f"WORLD_SIZE is set but not {', '.join(missing)}: start with torchrun")
+    if timeout <= 0:
+        raise ValueError(f"timeout={timeout} should be a positive number of seconds")
+    if chosen.type == "cuda":
+        chosen = _own_gpu()
+    if not dist.is_initialized():
+        backends = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+        with _explained():
+            dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
+    return chosen
+
+
+def _own_gpu() -> torch.device:
+    """The GPU whose number is that of this process on its machine, made the current one."""
+    place, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    if place >= gpus:
+        raise ValueError(f"process {place} has no GPU of its own: this machine has {gpus}")
+    torch.cuda.set_device(place)
+    return torch.device("cuda", place)
+
+
+def rank() -> int:
+    """The number of this process, 0 for the only one."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """How many processes work together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes files and progress."""
+    return rank() == 0
+
+
+def share(n: int, rank: int, world: int) -> range:
+    """The images of a step, of `n`, that process `rank` of `world` works on.
+
+    Shares are neighbours and differ by one image at most, the first being larger; joined by rank
+    they are 0 to n - 1 in order.
+    """
+    if n < 0 or not 0 <= rank < world:
+        raise ValueError(f"share({n}, rank={rank}, world={world}): no such share")
+    small, larger = divmod(n, world)
+    start = rank * small + min(rank, larger)
+    return range(start, start + small + (rank < larger))
+
+
+def all_gather_rows(tensor: Tensor, counts: int | Sequence[int]) -> Tensor:
+    """The rows of all processes, in the order of their ranks, the same on each of them.
+
+    Args:
+        tensor: (rows of this process, ...) with the same trailing shape, dtype and kind of device
+            everywhere.
+        counts: How many rows each process gives, some of which may be 0; a number is their sum,
+            split by `share`.
+    """
+    if isinstance(counts, int):
+        counts = [len(share(counts, r, world_size())) for r in range(world_size())]
+    if len(counts) != world_size() or len(tensor) != counts[rank()]:
+        raise ValueError(
+            f"process {rank()} gives {len(tensor)} rows, but counts={list(counts)} "
+            f"for {world_size()} processes"
+        )
+    if world_size() == 1:
+        return tensor
+    longest = max(counts)
+    padded = tensor.new_zeros((longest, *tensor.shape[1:]))  # every process must send as much
+    padded[: len(tensor)] = tensor.detach()
+    parts = [torch.empty_like(padded) for _ in counts]
+    if longest:
+        with _explained():
+            dist.all_gather(parts, padded)
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
+def any_rank(flag: bool) -> bool:
+    """Whether `flag` is true in any process; all of them must ask at the same place."""
+    if world_size() == 1:
+        return flag
+    raised = torch.tensor(int(flag))
+    with _explained():
+        dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+    return bool(raised)
+
+
+def from_main(value: T) -> T:
+    """What the main process gives here, in every process; for one process its own value."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    with _explained():
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def barrier() -> None:
+    """Return when every process has come here."""
+    any_rank(False)
+
+
+def shutdown() -> None:
+    """Leave the others; without them it does nothing."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of an exchange, with what they mean."""
+    try:
+        yield
+    except RuntimeError as error:  # torch raises one of its subclasses, by backend
+        reason = str(error).strip().split("\n")[0]
+        raise RuntimeError(
+            f"process {os.environ.get('RANK', '0')}: another process has ended or does not answer "
+            f"({reason})"
+        ) from error

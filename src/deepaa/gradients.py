@@ -1,0 +1,174 @@
+"""The gradient side of the search: a mean gradient, a direction, and losses' slopes along it.
+
+The reward of a transformation (Eq. 9) is an inner product of one image's gradient with a direction.
+It is the derivative of that image's loss as the weights move along the direction, so one pass in
+forward mode gives it for a whole batch: no gradient per image is ever stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, jvp
+
+Params = dict[str, Tensor]
+
+
+def weights_of(model: nn.Module) -> Params:
+    """The parameters a gradient is taken over: those that require one."""
+    found = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    if not found:
+        raise ValueError("the model has no parameter that requires a gradient")
+    return found
+
+
+def losses(
+    model: nn.Module, params: Params, images: Tensor, labels: Tensor, dtype: torch.dtype | None
+) -> Tensor:
+    """Cross-entropy of each image, (N,), with the model's layers computed in `dtype`.
+
+    No autocast: forward-mode derivatives do not go through it. The weights are cast instead, and
+    the outputs are brought back to at least float32 before the loss.
+    """
+    state = {**dict(model.named_buffers()), **params}
+    if dtype is not None:
+        state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
+    outputs = functional_call(model, state, (images,))
+    if outputs.dtype != torch.float64:
+        outputs = outputs.float()
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
+def _chunks(n: int, chunk: int) -> Iterator[slice]:
+    for start in range(0, n, chunk):
+        yield slice(start, min(start + chunk, n))
+
+
+def mean_gradient(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    weights: Tensor,
+    *,
+    chunk: int = 1024,
+    dtype: torch.dtype | None = None,
+) -> Params:
+    """The sum of `weights` (N,) times each image's gradient (Eq. 3 and 8)."""
+    params = {name: p.requires_grad_() for name, p in weights_of(model).items()}
+    total = {name: torch.zeros_like(p) for name, p in params.items()}
+    for part in _chunks(len(images), chunk):
+        each = losses(model, params, images[part], labels[part], dtype)
+        grads = torch.autograd.grad((each * weights[part]).sum(), list(params.values()))
+        for name, grad in zip(params, grads, strict=True):
+            total[name] += grad
+    return total
+
+
+def _dot(a: Params, b: Params) -> Tensor:
+    """The inner product, accumulated in float64: a network has millions of small terms."""
+    terms = [(a[name].double() * b[name].double()).sum() for name in a]
+    return torch.stack(terms).sum()
+
+
+def cosine_and_direction(
+    target: Params, gradient: Params, *, normalise: bool = True
+) -> tuple[Tensor, Params]:
+    """The cosine of v and g, and the direction u in which moving g raises it (bracket of Eq. 9).
+
+    u = v / |g| - (v.g) g / |g|^3, divided by |v| too when `normalise`: the exact derivative of the
+    cosine, which weighs all images alike. Where either vector is zero, both results are zero.
+    """
+    dot, g2, v2 = _dot(target, gradient), _dot(gradient, gradient), _dot(target, target)
+    usable = (g2 > 0) & (v2 > 0)
+    g = torch.where(usable, g2, 1.0).sqrt()
+    v = torch.where(usable, v2, 1.0).sqrt()
+    cosine = torch.where(usable, dot / (g * v), 0.0)
+    scale = torch.where(usable, 1 / (g * v if normalise else g), 0.0)
+    along = dot / (g * g)
+    direction = {
+        name: (scale * (target[name].double() - along * gradient[name].double())).to(
+            target[name].dtype
+        )
+        for name in target
+    }
+    return cosine, direction
+
+
+def loss_slopes(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    direction: Params,
+    *,
+    chunk: int = 1024,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Derivative of each image's loss as the weights move along `direction` (Eq. 9): (N,)."""
+    params = {name: model.get_parameter(name).detach() for name in direction}
+    slopes = []
+    for part in _chunks(len(images), chunk):
+
+        def of_weights(p: Params, part: slice = part) -> Tensor:
+            return losses(model, p, images[part], labels[part], dtype)
+
+        with torch.no_grad():
+            slopes.append(jvp(of_weights, (params,), (direction,))[1])
+    return torch.cat(slopes) if slopes else torch.zeros(0, device=images.device)
+
+
+def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """Refuse a model whose rewards would be wrong, with the reason.
+
+    Layers that mix images or draw numbers have no gradient per image; a forward-mode derivative
+    that is missing or wrong is found by comparing it with finite differences on one small batch.
+    """
+    if hasattr(model, "_orig_mod"):
+        raise ValueError("the model is compiled; pass the original (model._orig_mod)")
+    for name, module in model.named_modules():
+        where = f"layer {name!r} ({type(module).__name__})"
+        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(f"{where} is in training mode and mixes images: call model.eval()")
+        if module.training and isinstance(module, nn.modules.dropout._DropoutNd):
+            raise ValueError(f"{where} is in training mode and random: call model.eval()")
+    outputs = model(images)
+    if outputs.ndim != 2 or len(outputs) != len(images):
+        raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
+    if int(labels.max()) >= outputs.shape[1] or int(labels.min()) < 0:
+        raise ValueError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
+            f"{outputs.shape[1]} outputs"
+        )
+    _check_slopes(model, images, labels)
+
+
+def _check_slopes(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    weights = torch.full((len(images),), 1 / len(images), device=images.device)
+    gradient = mean_gradient(model, images, labels, weights)
+    norm = _dot(gradient, gradient).sqrt()
+    if not bool(torch.isfinite(norm)):
+        raise ValueError("the model's gradient is not finite")
+    if norm == 0:
+        raise ValueError("the model's gradient is zero: is it trained, and are its weights free?")
+    direction = {name: (g / norm).to(g.dtype) for name, g in gradient.items()}
+    try:
+        slopes = loss_slopes(model, images, labels, direction)
+    except (RuntimeError, NotImplementedError) as error:
+        raise ValueError(f"the model has no forward-mode derivative: {error}") from error
+    params = weights_of(model)
+    size = torch.sqrt(_dot(params, params)).item()
+    # a step that changes losses well above rounding and well below curvature
+    step = max(1e-6, size) * (1e-3 if next(iter(params.values())).dtype == torch.float32 else 1e-5)
+    moved = []
+    for distance in (step, -step):
+        there = {k: p + distance * direction[k] for k, p in params.items()}
+        moved.append(losses(model, there, images, labels, None))
+    difference = (moved[0] - moved[1]).detach() / (2 * step)
+    off = (slopes - difference).norm() / difference.norm().clamp(min=1e-12)
+    if not off < 0.05:
+        raise ValueError(
+            f"the model's forward-mode derivative is off by {100 * float(off):.0f} % from finite "
+            "differences; a layer with its own jvp, or one that is random, may be the cause"
+        )

@@ -1,0 +1,114 @@
+"""What a search looks at: an image, and the original images whose gradient it should match."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.keys import hash_int
+
+
+class SearchData(NamedTuple):
+    """Images to augment and images whose gradient is matched, uint8, with labels."""
+
+    images: Tensor
+    labels: Tensor
+    validation_images: Tensor
+    validation_labels: Tensor
+
+
+class Pair(NamedTuple):
+    """One image (1, C, H, W) with its label (1,), and a batch of originals with theirs."""
+
+    image: Tensor
+    label: Tensor
+    batch: Tensor
+    batch_labels: Tensor
+
+
+class Pools:
+    """Draws pairs by class; the held-out images never take part in a step."""
+
+    def __init__(
+        self, data: SearchData, *, validation: int, heldout: int, same_class: bool, seed: int
+    ) -> None:
+        """Set the held-out images aside and index the rest by class.
+
+        Args:
+            validation: Originals per pair, drawn with replacement.
+            heldout: Images set aside.
+            same_class: Draw originals of the image's class, or of all classes.
+        """
+        self.data, self.validation, self.same_class, self.seed = data, validation, same_class, seed
+        _check(data)
+        order = torch.randperm(len(data.images), generator=_generator(hash_int(seed, 1)))
+        if heldout >= len(order):
+            raise ValueError(
+                f"{heldout} held-out images leave none of {len(order)} for the search; "
+                "lower heldout or give more images"
+            )
+        self.heldout = order[:heldout]
+        rest = order[heldout:].sort().values
+        self.classes = sorted(set(data.labels[rest].tolist()))
+        self.members = {c: rest[data.labels[rest] == c] for c in self.classes}
+        everything = torch.arange(len(data.validation_images))
+        labels = data.validation_labels
+        present = sorted(set(data.labels.tolist()))
+        self.originals = {c: everything[labels == c] if same_class else everything for c in present}
+        if missing := [c for c in present if not len(self.originals[c])]:
+            raise ValueError(f"no validation image of class {missing[0]} ({len(missing)} missing)")
+
+    def pairs(self, seed: int, n: int) -> list[Pair]:
+        """`n` pairs: classes uniformly, an image of each, and a batch of originals for each."""
+        generator = _generator(seed)
+
+        def below(limit: int, count: int) -> Tensor:
+            return torch.randint(limit, (count,), generator=generator)
+
+        found = []
+        for place in below(len(self.classes), n).tolist():
+            members = self.members[self.classes[place]]
+            index = int(members[below(len(members), 1)])
+            found.append(self._pair(index, generator))
+        return found
+
+    def heldout_pairs(self) -> list[Pair]:
+        """A pair for each held-out image, the same every time."""
+        generator = _generator(hash_int(self.seed, 2))
+        return [self._pair(index, generator) for index in self.heldout.tolist()]
+
+    def _pair(self, index: int, generator: torch.Generator) -> Pair:
+        d = self.data
+        originals = self.originals[int(d.labels[index])]
+        batch = originals[torch.randint(len(originals), (self.validation,), generator=generator)]
+        return Pair(
+            d.images[index : index + 1],
+            d.labels[index : index + 1],
+            d.validation_images[batch],
+            d.validation_labels[batch],
+        )
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed % 2**63)
+
+
+def _check(data: SearchData) -> None:
+    for what, images, labels in (
+        ("search", data.images, data.labels),
+        ("validation", data.validation_images, data.validation_labels),
+    ):
+        if images.ndim != 4 or images.dtype != torch.uint8 or not len(images):
+            raise ValueError(
+                f"{what} images should be uint8 (N, C, H, W), got {images.dtype} "
+                f"{tuple(images.shape)}"
+            )
+        if labels.shape != (len(images),):
+            raise ValueError(f"{len(images)} {what} images, but labels {tuple(labels.shape)}")
+    if data.images.shape[1:] != data.validation_images.shape[1:]:
+        raise ValueError(
+            f"search images are {tuple(data.images.shape[1:])}, validation images "
+            f"{tuple(data.validation_images.shape[1:])}"
+        )

@@ -1,0 +1,100 @@
+"""Named settings of a search, each with what it is for and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from deepaa.search_config import SearchConfig
+from deepaa.space import CIFAR, IMAGENET, Space
+from deepaa.train import TrainConfig
+
+SPACES: Mapping[str, Space] = {"cifar": CIFAR, "imagenet": IMAGENET}
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """The network whose gradients guide the search, and how it is trained."""
+
+    model: str | None = None
+    """A name for `build_model`; None takes one that fits the images and the device."""
+    augment: bool = True
+    """Pre-train with crop, flip and cutout, as the authors do."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """How it is trained."""
+
+
+class Preset(NamedTuple):
+    """Settings under a name."""
+
+    description: str
+    search: SearchConfig
+    proxy: ProxyConfig
+    space: str
+
+
+_AUTHORS = SearchConfig(
+    layers=6,
+    steps=1024,
+    learning_rate=0.025,
+    prefixes=16,
+    chains=556,
+    stratified=False,
+    tie_signs=False,
+)
+
+PRESETS: Mapping[str, Preset] = {
+    "fast": Preset(
+        "the default: a quarter of the authors' samples, a fifth of their steps",
+        SearchConfig(),
+        ProxyConfig(),
+        "cifar",
+    ),
+    "official": Preset(
+        "what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains",
+        _AUTHORS,
+        ProxyConfig(),
+        "cifar",
+    ),
+    "paper": Preset(
+        "what the paper says: 512 steps, the penalty in every layer, rewards not divided by |v|, "
+        "validation batches of all classes, no default augmentation anywhere",
+        SearchConfig(
+            steps=512,
+            learning_rate=0.025,
+            prefixes=16,
+            chains=556,
+            stratified=False,
+            tie_signs=False,
+            penalty_first_layer=1.0,
+            normalise_target=False,
+            same_class=False,
+            symmetric=False,
+            epsilon=1e-8,
+        ),
+        ProxyConfig(augment=False),
+        "cifar",
+    ),
+    "imagenet": Preset(
+        "larger images: ResNet-18, the ImageNet space, at most 5 layers",
+        SearchConfig(max_layers=5, chunk=256),
+        ProxyConfig(model="resnet18", train=TrainConfig(epochs=30, batch=64, lr=0.05)),
+        "imagenet",
+    ),
+    "demo": Preset(
+        "minutes on two CPU cores: 3 layers, a small network, few samples",
+        SearchConfig(
+            layers=3,
+            steps=60,
+            learning_rate=0.15,
+            images=6,
+            validation=24,
+            prefixes=1,
+            chains=48,
+            heldout=48,
+        ),
+        ProxyConfig(model="small", train=TrainConfig(epochs=10)),
+        "cifar",
+    ),
+}

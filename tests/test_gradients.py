@@ -1,0 +1,251 @@
+"""Gradients against explicit per-image gradients, the explicit Jacobian and autograd."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from deepaa.gradients import (
+    Params,
+    check_model,
+    cosine_and_direction,
+    loss_slopes,
+    mean_gradient,
+    weights_of,
+)
+
+N, CLASSES = 12, 5
+
+
+class Net(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(
+            OrderedDict(
+                conv1=nn.Conv2d(3, 6, 3, stride=2, padding=1),
+                norm=nn.BatchNorm2d(6),
+                relu=nn.ReLU(),
+                conv2=nn.Conv2d(6, 8, 3, padding=1),
+                act=nn.GELU(),
+                pool=nn.AdaptiveAvgPool2d(1),
+                flat=nn.Flatten(),
+                head=nn.Linear(8, CLASSES),
+            )
+        )
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    net = Net().double()
+    net.norm.running_mean.normal_()
+    net.norm.running_var.uniform_(0.5, 2)
+    return net.eval()
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(N, 3, 9, 9, dtype=torch.float64), torch.arange(N) % CLASSES
+
+
+def per_image(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """(D, N): each image's gradient by itself, the slow way."""
+    columns = []
+    for image, label in zip(images, labels, strict=True):
+        model.zero_grad()
+        F.cross_entropy(model(image[None]), label[None]).backward()
+        columns.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    model.zero_grad()
+    return torch.stack(columns, 1)
+
+
+def flat(params: Params) -> Tensor:
+    return torch.cat([p.flatten() for p in params.values()])
+
+
+def test_mean_gradient_is_the_weighted_sum(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+    weights = torch.rand(N, dtype=torch.float64)
+    expected = per_image(model, *batch) @ weights
+    found = flat(mean_gradient(model, *batch, weights))
+    assert (found - expected).abs().max() < 1e-10
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_slopes_are_the_jacobian_times_the_direction(
+    model: nn.Module, batch: tuple[Tensor, Tensor]
+) -> None:
+    direction = {name: torch.randn_like(p) for name, p in weights_of(model).items()}
+    expected = per_image(model, *batch).T @ flat(direction)
+    assert (loss_slopes(model, *batch, direction) - expected).abs().max() < 1e-10
+
+
+def test_rewards_equal_autograd_through_the_cosine(
+    model: nn.Module, batch: tuple[Tensor, Tensor]
+) -> None:
+    """d cos(v, G p) / d p by autograd equals G^T u (Eq. 4 and 5)."""
+    jacobian = per_image(model, *batch)
+    p = torch.rand(N, dtype=torch.float64)
+    p = (p / p.sum()).requires_grad_()
+    other = torch.randn(4, 3, 9, 9, dtype=torch.float64), torch.arange(4)
+    v = per_image(model, *other).mean(1)
+    cosine = F.cosine_similarity(v, jacobian @ p, dim=0)
+    (expected,) = torch.autograd.grad(cosine, p)
+
+    target = mean_gradient(model, *other, torch.full((4,), 0.25, dtype=torch.float64))
+    gradient = mean_gradient(model, *batch, p.detach())
+    found, direction = cosine_and_direction(target, gradient)
+    assert abs(found - cosine.detach()) < 1e-10
+    assert (loss_slopes(model, *batch, direction) - expected).abs().max() < 1e-10
+
+    _, paper = cosine_and_direction(target, gradient, normalise=False)
+    assert (flat(paper) - flat(direction) * v.norm()).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12, 100])
+def test_chunks_change_nothing(model: nn.Module, chunk: int) -> None:
+    model = model.float()
+    images, labels = torch.randn(N, 3, 9, 9), torch.arange(N) % CLASSES
+    weights, direction = (
+        torch.rand(N),
+        {n: torch.randn_like(p) for n, p in weights_of(model).items()},
+    )
+    whole = mean_gradient(model, images, labels, weights)
+    parts = mean_gradient(model, images, labels, weights, chunk=chunk)
+    assert (flat(whole) - flat(parts)).abs().max() < 1e-6
+    slopes = loss_slopes(model, images, labels, direction)
+    assert (loss_slopes(model, images, labels, direction, chunk=chunk) - slopes).abs().max() < 1e-5
+
+
+def test_no_images() -> None:
+    model = Net().eval()
+    direction = {n: torch.ones_like(p) for n, p in weights_of(model).items()}
+    empty = torch.zeros(0, 3, 9, 9), torch.zeros(0, dtype=torch.int64)
+    assert loss_slopes(model, *empty, direction).shape == (0,)
+    assert flat(mean_gradient(model, *empty, torch.zeros(0))).abs().sum() == 0
+
+
+@pytest.mark.parametrize("zero", ["target", "gradient"])
+def test_a_zero_gradient_has_no_reward(zero: str) -> None:
+    one, none = {"a": torch.tensor([1.0, 2.0])}, {"a": torch.zeros(2)}
+    pair = (none, one) if zero == "target" else (one, none)
+    cosine, direction = cosine_and_direction(*pair)
+    assert cosine == 0
+    assert torch.equal(direction["a"], torch.zeros(2))
+
+
+def test_frozen_parameters_are_left_out(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+    for p in model.norm.parameters():
+        p.requires_grad_(False)
+    gradient = mean_gradient(model, *batch, torch.ones(N, dtype=torch.float64))
+    assert set(gradient) == {
+        f"{m}.{p}" for m in ("conv1", "conv2", "head") for p in ("weight", "bias")
+    }
+
+
+def test_bfloat16_is_close(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+    model = model.float()
+    images, labels = batch[0].float(), batch[1]
+    weights = torch.full((N,), 1 / N)
+    exact = flat(mean_gradient(model, images, labels, weights))
+
+    class Cast(nn.Module):  # what a model's first layer does: bring images to the weights' type
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x.to(self.inner.conv1.weight.dtype))
+
+    rough = flat(mean_gradient(Cast(model), images, labels, weights, dtype=torch.bfloat16))
+    assert rough.dtype == torch.float32
+    assert F.cosine_similarity(exact, rough, dim=0) > 0.995
+    assert not torch.equal(exact, rough)
+
+
+# Models that are refused.
+
+
+class WrongSlope(torch.autograd.Function):
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: object, output: object) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        return grad * 2
+
+    @staticmethod
+    def jvp(ctx: object, tangent: Tensor) -> Tensor:
+        return tangent * 7
+
+
+class NoSlope(WrongSlope):
+    jvp = torch.autograd.Function.jvp
+
+
+class Custom(nn.Module):
+    def __init__(self, function: type[torch.autograd.Function]) -> None:
+        super().__init__()
+        self.function, self.net = function, Net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function.apply(self.net(x))
+
+
+def float_batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(N, 3, 9, 9), torch.arange(N) % CLASSES
+
+
+def test_a_good_model_passes() -> None:
+    check_model(Net().eval(), *float_batch())
+    check_model(Net().double().eval(), float_batch()[0].double(), float_batch()[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Net().train(), r"layer 'norm' \(BatchNorm2d\) is in training mode and mixes images"),
+        (nn.Sequential(Net().eval(), nn.Dropout(0.5).train()), r"'1' \(Dropout\).*random"),
+        (Custom(WrongSlope).eval(), r"off by \d+ % from finite differences"),
+        (Custom(NoSlope).eval(), "no forward-mode derivative"),
+        (nn.Sequential(Net().eval(), nn.Unflatten(1, (1, 5))), r"gives \(12, 1, 5\)"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(243, 3)).eval(), "model has 3 outputs"),
+    ],
+)
+def test_models_that_would_give_wrong_rewards(model: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_model(model, *float_batch())
+
+
+def test_a_compiled_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="the model is compiled"):
+        check_model(torch.compile(Net().eval()), *float_batch())
+
+
+def test_a_model_without_gradient_is_refused() -> None:
+    model = Net().eval()
+    with torch.no_grad():
+        model.head.weight.zero_()
+        model.head.bias.copy_(torch.tensor([0.0, 0, 0, 0, 0]))
+    for p in (model.head.weight, model.head.bias):
+        p.requires_grad_(False)
+    with pytest.raises(ValueError, match="gradient is zero"):
+        check_model(model, *float_batch())
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        check_model(model.requires_grad_(False), *float_batch())
+
+
+def test_functional_call_leaves_the_model_alone(
+    model: nn.Module, batch: tuple[Tensor, Tensor]
+) -> None:
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    check_model(model, *batch)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert functional_call(model, weights_of(model), (batch[0],)).shape == (N, CLASSES)

@@ -1,0 +1,360 @@
+"""The search: planted answers, settings that matter, and going on after a stop."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+from blobs import blobs, row_of, trained, under
+from torch import Tensor
+
+from deepaa import CIFAR, Operation, Policy, Space
+from deepaa.gradients import mean_gradient
+from deepaa.keys import hash_int
+from deepaa.pairs import Pools
+from deepaa.policy import Layers
+from deepaa.rewards import Sampling, all_transformations, layer_rewards, sampled_chains
+from deepaa.search import LayerRecord, Search, SearchConfig, SearchData, StepRecord
+
+QUICK = SearchConfig(
+    layers=1, steps=40, learning_rate=0.25, images=8, validation=32, heldout=16, tie_signs=False
+)
+SMALL = SearchConfig(
+    layers=2, steps=3, learning_rate=0.3, images=3, validation=8, prefixes=2, chains=20, heldout=6
+)
+
+
+def planted(row: int, *, shuffled: bool = False) -> SearchData:
+    """Validation images are like the others, but under one transformation."""
+    images, labels = blobs(300, 2)
+    validation, answers = blobs(300, 3)
+    if shuffled:
+        answers = answers[torch.randperm(300, generator=torch.Generator().manual_seed(5))]
+    return SearchData(images, labels, under(validation, row), answers)
+
+
+def run(data: SearchData, config: SearchConfig) -> tuple[Search, list[object]]:
+    search = Search(trained(), data, CIFAR, config)
+    return search, list(search)
+
+
+# Truth
+
+
+@pytest.mark.parametrize(
+    ("name", "magnitude"),
+    [("rotate", 30.0), ("shear_y", -0.3), ("translate_y", -0.45), ("color", 0.1), ("cutout", None)],
+)
+def test_the_planted_transformation_is_found(name: str, magnitude: float | None) -> None:
+    row = row_of(name, magnitude)
+    search, records = run(planted(row), QUICK)
+    found = search.found[0]
+    assert int(found.argmax()) == row
+    assert found[row] > 0.4
+    assert isinstance(records[-1], LayerRecord)
+    assert records[-1].gain > 0
+
+
+def test_a_transformation_that_destroys_the_class_is_avoided() -> None:
+    # the place of a blob tells its class, so that turning left and right around is harmful
+    search, _ = run(planted(row_of("rotate", 30.0)), QUICK)
+    shares = dict(
+        zip(
+            [op.name for op in CIFAR.operations],
+            search.prefix.operation_probabilities()[0].tolist(),
+            strict=True,
+        )
+    )
+    assert shares["flip"] < 0.01
+    assert shares["invert"] < 0.01
+
+
+def test_with_shuffled_labels_the_answer_is_not_found() -> None:
+    row = row_of("color", 0.1)  # colour tells the class, so that only right labels point to grey
+    search, _ = run(planted(row, shuffled=True), QUICK)
+    assert search.found[0, row] < 0.05
+
+
+def test_the_second_layer_finds_what_the_first_lacks() -> None:
+    images, labels = blobs(300, 2)
+    validation, answers = blobs(300, 3)
+    both = under(under(validation, row_of("rotate", 30.0)), row_of("color", 0.1))
+    config = dataclasses.replace(QUICK, layers=2, penalty=0.0)
+    search, records = run(SearchData(images, labels, both, answers), config)
+    layers = [r for r in records if isinstance(r, LayerRecord)]
+    assert layers[1].improvement_mean > layers[0].improvement_mean > 0
+    uses = search.prefix.expected_uses()
+    assert uses["rotate"] > 0.5
+    assert uses["rotate"] + uses["color"] > 1.0
+
+
+# The reward of one image
+
+
+HOW = Sampling(prefixes=2, chains=0, stratified=False, normalise_target=True, chunk=64, dtype=None)
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
+    """Against central differences of the cosine in each probability (shared images, so exact)."""
+    model = trained().double()
+    try:
+        space = CIFAR.only("identity", "rotate", "invert")
+        prefix = Policy(space, Layers(Policy.uniform(space, depth).row_probabilities()))
+        images, labels = blobs(9, 4)
+        image, label = images[:1], labels[:1]
+        weights = torch.full((8,), 1 / 8)
+        target = mean_gradient(model, images[1:], labels[1:], weights)
+        p = torch.rand(len(space), dtype=torch.float64).softmax(0)
+        found = layer_rewards(model, image, label, target, prefix, p, HOW, seed=3)
+
+        draws = 1 if depth == 0 else HOW.prefixes
+        batch = all_transformations(image, prefix, 3, draws)
+
+        def cosine(q: Tensor) -> float:
+            parts = mean_gradient(model, batch, label.expand(len(batch)), (q / draws).repeat(draws))
+            g = torch.cat([t.flatten() for t in parts.values()])
+            v = torch.cat([t.flatten() for t in target.values()])
+            return float(torch.nn.functional.cosine_similarity(g, v, dim=0))
+
+        assert abs(float(found.cosine) - cosine(p)) < 1e-6
+        for n in range(len(space)):
+            step = torch.zeros_like(p)
+            step[n] = 1e-5
+            slope = (cosine(p + step) - cosine(p - step)) / 2e-5
+            assert abs(slope - float(found.rewards[n])) < 1e-5 + 1e-3 * abs(slope)
+    finally:
+        model.float()
+
+
+def test_stratified_chains_follow_the_layer_closely() -> None:
+    table = CIFAR.table
+    p = torch.rand(139, dtype=torch.float64).softmax(0)
+    image = blobs(1, 7)[0]
+    prefix = Policy(table, Layers(torch.zeros(0, 139)))
+    black = Space((Operation("identity"), Operation("brightness", 0.0, 1.0)), levels=2)
+    share = torch.tensor([0.3, 0.7, 0.0], dtype=torch.float64)
+    nothing = Policy(black, Layers(torch.zeros(0, 3)))
+    out = sampled_chains(image, nothing, share, 1, 100, stratified=True)
+    assert abs(int((out.flatten(1).sum(1) == 0).sum()) - 70) <= 1
+    assert sampled_chains(image, prefix, p, 1, 10, stratified=False).shape == (10, 3, 16, 16)
+
+
+# Settings
+
+
+FIRST_REWARD = {
+    "images": 5,
+    "validation": 12,
+    "same_class": False,
+    "normalise_target": False,
+    "identity_logit": 2.0,
+    "seed": 1,
+    "learning_rate": 0.1,
+    "penalty_first_layer": 1.0,
+    "tie_signs": False,
+    "epsilon": 1e-2,
+}
+LATER_REWARD = {"prefixes": 3, "chains": 0, "stratified": False, "penalty": 0.0}
+
+
+def logits_after(config: SearchConfig, layer: int) -> Tensor:
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
+    for record in search:
+        if isinstance(record, StepRecord) and (record.layer, record.step) == (layer, 3):
+            return search.logits
+    raise AssertionError("the search ended early")
+
+
+@pytest.mark.parametrize(("name", "value"), [*FIRST_REWARD.items(), *LATER_REWARD.items()])
+def test_every_setting_changes_the_result(name: str, value: object) -> None:
+    layer = 2 if name in LATER_REWARD else 1
+    changed = dataclasses.replace(SMALL, **{name: value})
+    assert not torch.equal(logits_after(SMALL, layer), logits_after(changed, layer))
+
+
+def test_precision_changes_little() -> None:
+    exact, rough = SMALL, dataclasses.replace(SMALL, precision="bfloat16")
+    difference = (logits_after(exact, 1) - logits_after(rough, 1)).abs()
+    assert 0 < difference.max() <= 2 * 3 * SMALL.learning_rate
+
+
+def test_chunks_change_nothing() -> None:
+    whole, parts = logits_after(SMALL, 2), logits_after(dataclasses.replace(SMALL, chunk=7), 2)
+    assert (whole - parts).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps should be at least 1, got 0"),
+        ({"layers": 0}, "layers should be at least 1"),
+        ({"precision": "half"}, "precision should be"),
+        ({"chains": 2000}, r"chains should be in 0\.\.1000"),
+        ({"learning_rate": 0.0}, "learning_rate should be positive"),
+    ],
+)
+def test_settings_that_cannot_work(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(SMALL, **change)
+
+
+# Depth
+
+
+def test_automatic_depth_ends_with_a_layer_that_brings_nothing() -> None:
+    images, labels = blobs(300, 2)
+    data = SearchData(images, labels, *blobs(300, 3))  # nothing is planted
+    config = dataclasses.replace(QUICK, layers=None, max_layers=3, steps=15, heldout=24)
+    search, records = run(data, config)
+    layers = [r for r in records if isinstance(r, LayerRecord)]
+    assert len(search.found) == sum(r.kept for r in layers)
+    assert all(r.kept for r in layers[:-1])
+    if len(layers) < 3:
+        last = layers[-1]
+        assert not last.kept
+        assert last.gain < last.gain_error or "identity" in last.reason
+
+
+def test_a_layer_of_identity_is_dropped() -> None:
+    config = dataclasses.replace(QUICK, layers=None, steps=2, learning_rate=0.01)
+    search, records = run(planted(row_of("rotate", 30.0)), config)
+    assert search.done
+    assert len(search.found) == 0
+    assert "identity has 0.9" in records[-1].reason
+    assert search.policy.depth == 0
+
+
+# Going on
+
+
+def test_a_stopped_search_goes_on_bit_for_bit() -> None:
+    data = planted(row_of("rotate", 30.0))
+    straight = Search(trained(), data, CIFAR, SMALL)
+    expected = [r._replace(seconds=0.0) for r in straight]
+    for stop in range(1, len(expected)):
+        first = Search(trained(), data, CIFAR, SMALL)
+        records = [r for _, r in zip(range(stop), first, strict=False)]
+        state = {k: v.clone() for k, v in first.state().items()}
+        second = Search(trained(), data, CIFAR, SMALL)
+        second.load_state(state)
+        records += list(second)
+        assert [r._replace(seconds=0.0) for r in records] == expected
+        assert torch.equal(second.found, straight.found)
+
+
+def test_a_state_of_another_space_is_refused() -> None:
+    data = planted(row_of("rotate", 30.0))
+    state = Search(trained(), data, CIFAR.without("invert"), SMALL).state()
+    with pytest.raises(ValueError, match="138 transformations, the space 139"):
+        Search(trained(), data, CIFAR, SMALL).load_state(state)
+
+
+def test_the_global_generator_has_no_say() -> None:
+    data = planted(row_of("rotate", 30.0))
+    torch.manual_seed(1)
+    one = logits_after(SMALL, 1)
+    torch.manual_seed(2)
+    assert torch.equal(one, logits_after(SMALL, 1))
+    assert data.images.dtype == torch.uint8
+
+
+def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    import deepaa.rewards as module
+
+    real = module.mean_gradient
+    limit = 10
+
+    def small_memory(model, images, *rest, chunk, dtype):  # type: ignore[no-untyped-def]
+        if min(chunk, len(images)) > limit:
+            raise torch.OutOfMemoryError("pretend")
+        return real(model, images, *rest, chunk=chunk, dtype=dtype)
+
+    expected = logits_after(SMALL, 1)
+    monkeypatch.setattr(module, "mean_gradient", small_memory)
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
+    for _ in zip(range(3), search, strict=False):
+        pass
+    assert search.chunk == 8
+    assert (search.logits - expected).abs().max() < 1e-5
+
+
+def test_a_reward_that_is_not_finite_is_skipped_and_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import deepaa.search as module
+
+    real = module.layer_rewards
+    calls = 0
+
+    def sometimes(*args):  # type: ignore[no-untyped-def]
+        nonlocal calls
+        calls += 1
+        result = real(*args)
+        return result._replace(rewards=result.rewards * math.nan) if calls == 2 else result
+
+    monkeypatch.setattr(module, "layer_rewards", sometimes)
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
+    record = next(iter(search))
+    assert record.skipped == 1
+    assert torch.isfinite(search.logits).all()
+    monkeypatch.setattr(
+        module, "layer_rewards", lambda *a: real(*a)._replace(rewards=torch.full((139,), math.nan))
+    )
+    with pytest.raises(FloatingPointError, match="layer 1, step 1: no reward is finite"):
+        next(iter(search))
+
+
+# Pairs
+
+
+def test_pairs_share_a_class_and_leave_held_out_images_alone() -> None:
+    data = planted(row_of("rotate", 30.0))
+    pools = Pools(data, validation=9, heldout=50, same_class=True, seed=3)
+    held = {tuple(image.flatten().tolist()) for image in data.images[pools.heldout]}
+    assert len(held) == 50
+    for seed in range(20):
+        for image, label, batch, labels in pools.pairs(hash_int(1, seed), 8):
+            assert tuple(image.flatten().tolist()) not in held
+            assert batch.shape == (9, 3, 16, 16)
+            assert (labels == label).all()
+    again = Pools(data, validation=9, heldout=50, same_class=True, seed=3)
+    assert torch.equal(again.heldout, pools.heldout)
+    mixed = Pools(data, validation=200, heldout=50, same_class=False, seed=3).pairs(1, 1)[0]
+    assert len(set(mixed.batch_labels.tolist())) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heldout": 300}, "300 held-out images leave none of 300"),
+        (
+            {"validation_labels": torch.zeros(300, dtype=torch.int64)},
+            "no validation image of",
+        ),
+        ({"labels": torch.zeros(3)}, "300 search images, but labels"),
+        ({"images": torch.zeros(300, 3, 16, 16)}, "search images should be uint8"),
+        ({"validation_images": torch.zeros(300, 3, 8, 8, dtype=torch.uint8)}, "validation images"),
+    ],
+)
+def test_bad_data(change: dict[str, object], message: str) -> None:
+    data = planted(row_of("rotate", 30.0))
+    heldout = change.pop("heldout", 10)
+    with pytest.raises(ValueError, match=message):
+        Pools(data._replace(**change), validation=9, heldout=heldout, same_class=True, seed=0)
+
+
+def test_a_space_without_identity_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs the identity operation"):
+        Search(trained(), planted(0), CIFAR.only("rotate"), SMALL)
+
+
+def test_passes_are_counted_as_foretold() -> None:
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
+    steps = [r for r in search if isinstance(r, StepRecord)]
+    assert steps[0].passes == SMALL.passes_per_step(139, first=True)
+    later = [b.passes - a.passes for a, b in itertools.pairwise(steps[3:])]
+    assert set(later) == {SMALL.passes_per_step(139, first=False)}
