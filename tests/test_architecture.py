@@ -33,6 +33,7 @@ LAYERS = [
     ["run_history", "run_lock"],
     ["checkpoint"],
     ["transforms", "doctor", "report.tables", "report.preview", "rewards", "train"],
+    ["scorer"],
     ["provenance", "search", "presets"],
     ["runs", "run_settings"],
     ["pipeline"],

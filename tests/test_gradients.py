@@ -14,6 +14,7 @@ from deepaa.gradients import (
     Params,
     check_model,
     cosine_and_direction,
+    functions,
     loss_slopes,
     mean_gradient,
     weights_of,
@@ -159,7 +160,9 @@ def test_bfloat16_is_close(model: nn.Module, batch: tuple[Tensor, Tensor]) -> No
         def forward(self, x: Tensor) -> Tensor:
             return self.inner(x.to(self.inner.conv1.weight.dtype))
 
-    rough = flat(mean_gradient(Cast(model), images, labels, weights, dtype=torch.bfloat16))
+    net = Cast(model)
+    passes = functions(net, torch.bfloat16)
+    rough = flat(mean_gradient(net, images, labels, weights, passes=passes))
     assert rough.dtype == torch.float32
     assert F.cosine_similarity(exact, rough, dim=0) > 0.995
     assert not torch.equal(exact, rough)
@@ -249,3 +252,16 @@ def test_functional_call_leaves_the_model_alone(
     check_model(model, *batch)
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert functional_call(model, weights_of(model), (batch[0],)).shape == (N, CLASSES)
+
+
+@pytest.mark.slow
+def test_compiled_passes_equal_eager_ones(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:
+    """In float64, so that rounding hides nothing; the tangent must survive compiling."""
+    passes = functions(model, compiled=True)
+    weights = torch.rand(N, dtype=torch.float64)
+    direction = {name: torch.randn_like(p) for name, p in weights_of(model).items()}
+    one = flat(mean_gradient(model, *batch, weights))
+    assert (flat(mean_gradient(model, *batch, weights, passes=passes)) - one).abs().max() < 1e-10
+    slopes = loss_slopes(model, *batch, direction)
+    assert slopes.abs().max() > 0
+    assert (loss_slopes(model, *batch, direction, passes=passes) - slopes).abs().max() < 1e-10

@@ -14,9 +14,10 @@ from torch import Tensor
 from deepaa import CIFAR, Operation, Policy, Space
 from deepaa.gradients import mean_gradient
 from deepaa.keys import hash_int
-from deepaa.pairs import Pools
+from deepaa.pairs import Pair, Pools
 from deepaa.policy import Layers
-from deepaa.rewards import Sampling, all_transformations, layer_rewards, sampled_chains
+from deepaa.rewards import Sampling, all_transformations, layer_scene, rewards_of, sampled_chains
+from deepaa.scorer import Scorer
 from deepaa.search import LayerRecord, Search, SearchConfig, SearchData, StepRecord
 
 QUICK = SearchConfig(
@@ -106,10 +107,11 @@ def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
         prefix = Policy(space, Layers(Policy.uniform(space, depth).row_probabilities()))
         images, labels = blobs(9, 4)
         image, label = images[:1], labels[:1]
-        weights = torch.full((8,), 1 / 8)
-        target = mean_gradient(model, images[1:], labels[1:], weights)
+        pair = Pair(image, label, images[1:], labels[1:])
+        target = mean_gradient(model, images[1:], labels[1:], torch.full((8,), 1 / 8))
         p = torch.rand(len(space), dtype=torch.float64).softmax(0)
-        found = layer_rewards(model, image, label, target, prefix, p, HOW, seed=3)
+        found_cosine, slopes = Scorer(model, HOW)(layer_scene(pair, prefix, p, HOW, 3))
+        rewards = rewards_of(slopes, len(space))
 
         draws = 1 if depth == 0 else HOW.prefixes
         batch = all_transformations(image, prefix, 3, draws)
@@ -120,12 +122,12 @@ def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
             v = torch.cat([t.flatten() for t in target.values()])
             return float(torch.nn.functional.cosine_similarity(g, v, dim=0))
 
-        assert abs(float(found.cosine) - cosine(p)) < 1e-6
+        assert abs(float(found_cosine) - cosine(p)) < 1e-6
         for n in range(len(space)):
             step = torch.zeros_like(p)
             step[n] = 1e-5
             slope = (cosine(p + step) - cosine(p - step)) / 2e-5
-            assert abs(slope - float(found.rewards[n])) < 1e-5 + 1e-3 * abs(slope)
+            assert abs(slope - float(rewards[n])) < 1e-5 + 1e-3 * abs(slope)
     finally:
         model.float()
 
@@ -268,10 +270,10 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
     real = module.mean_gradient
     limit = 10
 
-    def small_memory(model, images, *rest, chunk, dtype):  # type: ignore[no-untyped-def]
+    def small_memory(model, images, *rest, chunk, passes):  # type: ignore[no-untyped-def]
         if min(chunk, len(images)) > limit:
             raise torch.OutOfMemoryError("pretend")
-        return real(model, images, *rest, chunk=chunk, dtype=dtype)
+        return real(model, images, *rest, chunk=chunk, passes=passes)
 
     expected = logits_after(SMALL, 1)
     monkeypatch.setattr(module, "mean_gradient", small_memory)
@@ -285,24 +287,21 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
 def test_a_reward_that_is_not_finite_is_skipped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import deepaa.search as module
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
+    real, calls = search._scorer, 0
 
-    real = module.layer_rewards
-    calls = 0
-
-    def sometimes(*args):  # type: ignore[no-untyped-def]
+    def sometimes(scene):  # type: ignore[no-untyped-def]
         nonlocal calls
         calls += 1
-        result = real(*args)
-        return result._replace(rewards=result.rewards * math.nan) if calls == 2 else result
+        cosine, slopes = real(scene)
+        return cosine, slopes * math.nan if calls == 2 else slopes
 
-    monkeypatch.setattr(module, "layer_rewards", sometimes)
-    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
+    monkeypatch.setattr(search, "_scorer", sometimes)
     record = next(iter(search))
     assert record.skipped == 1
     assert torch.isfinite(search.logits).all()
     monkeypatch.setattr(
-        module, "layer_rewards", lambda *a: real(*a)._replace(rewards=torch.full((139,), math.nan))
+        search, "_scorer", lambda scene: (real(scene)[0], real(scene)[1] * math.nan)
     )
     with pytest.raises(FloatingPointError, match="layer 1, step 1: no reward is finite"):
         next(iter(search))

@@ -7,12 +7,13 @@ forward mode gives it for a whole batch: no gradient per image is ever stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, jvp
+from torch.func import functional_call, grad, jvp
 
 Params = dict[str, Tensor]
 
@@ -34,6 +35,8 @@ def losses(
     the outputs are brought back to at least float32 before the loss.
     """
     state = {**dict(model.named_buffers()), **params}
+    if images.is_cuda:
+        images = images.contiguous(memory_format=torch.channels_last)
     if dtype is not None:
         state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
     outputs = functional_call(model, state, (images,))
@@ -47,6 +50,43 @@ def _chunks(n: int, chunk: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk, n))
 
 
+class Functions(NamedTuple):
+    """The two passes through a network, as functions of its weights; compiled or not."""
+
+    gradient: Callable[[Params, Tensor, Tensor, Tensor], Params]
+    """(weights of the network, images, labels, weights of the images) -> weighted sum."""
+    slopes: Callable[[Params, Params, Tensor, Tensor], Tensor]
+    """(weights of the network, direction, images, labels) -> slope of each image's loss."""
+
+
+def functions(
+    model: nn.Module, dtype: torch.dtype | None = None, *, compiled: bool = False
+) -> Functions:
+    """Both passes in `dtype`, compiled once per batch size if asked."""
+
+    def gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
+        def total(p: Params) -> Tensor:
+            return (losses(model, p, images, labels, dtype) * weights).sum()
+
+        found: Params = grad(total)(params)
+        return found
+
+    def slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
+        def each(p: Params) -> Tensor:
+            return losses(model, p, images, labels, dtype)
+
+        found: Tensor = jvp(each, (params,), (direction,))[1]
+        return found
+
+    if not compiled:
+        return Functions(gradient, slopes)
+    # the derivative is taken inside, never outside: dual numbers do not enter compiled code
+    return Functions(
+        torch.compile(gradient, fullgraph=True, dynamic=False),
+        torch.compile(slopes, fullgraph=True, dynamic=False),
+    )
+
+
 def mean_gradient(
     model: nn.Module,
     images: Tensor,
@@ -54,17 +94,20 @@ def mean_gradient(
     weights: Tensor,
     *,
     chunk: int = 1024,
-    dtype: torch.dtype | None = None,
+    passes: Functions | None = None,
 ) -> Params:
     """The sum of `weights` (N,) times each image's gradient (Eq. 3 and 8)."""
-    params = {name: p.requires_grad_() for name, p in weights_of(model).items()}
-    total = {name: torch.zeros_like(p) for name, p in params.items()}
-    for part in _chunks(len(images), chunk):
-        each = losses(model, params, images[part], labels[part], dtype)
-        grads = torch.autograd.grad((each * weights[part]).sum(), list(params.values()))
-        for name, grad in zip(params, grads, strict=True):
-            total[name] += grad
-    return total
+    params = weights_of(model)
+    run = (passes or functions(model)).gradient
+    total: Params | None = None
+    with torch.no_grad():
+        for part in _chunks(len(images), chunk):
+            found = run(params, images[part], labels[part], weights[part])
+            if total is None:
+                total = found
+            else:
+                total = {name: value + found[name] for name, value in total.items()}
+    return total or {name: torch.zeros_like(p) for name, p in params.items()}
 
 
 def _dot(a: Params, b: Params) -> Tensor:
@@ -104,18 +147,16 @@ def loss_slopes(
     direction: Params,
     *,
     chunk: int = 1024,
-    dtype: torch.dtype | None = None,
+    passes: Functions | None = None,
 ) -> Tensor:
     """Derivative of each image's loss as the weights move along `direction` (Eq. 9): (N,)."""
     params = {name: model.get_parameter(name).detach() for name in direction}
-    slopes = []
-    for part in _chunks(len(images), chunk):
-
-        def of_weights(p: Params, part: slice = part) -> Tensor:
-            return losses(model, p, images[part], labels[part], dtype)
-
-        with torch.no_grad():
-            slopes.append(jvp(of_weights, (params,), (direction,))[1])
+    run = (passes or functions(model)).slopes
+    with torch.no_grad():
+        slopes = [
+            run(params, direction, images[part], labels[part])
+            for part in _chunks(len(images), chunk)
+        ]
     return torch.cat(slopes) if slopes else torch.zeros(0, device=images.device)
 
 

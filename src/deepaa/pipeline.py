@@ -1,41 +1,44 @@
 """From labelled images to a policy: splits, a network, the search, the files of a run.
 
-What the command and the Python interface share. A run can be stopped after any record and goes on
-from its newest checkpoint; on CPU it then ends with the same policy, bit for bit.
+What the command and the Python interface share. A run can be stopped at any time and goes on from
+its newest checkpoint; on CPU it then ends with the same policy, bit for bit.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import importlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.gradients import mean_gradient
-from deepaa.models import build_model, channel_statistics, frozen_copy
+from deepaa.models import build_model, channel_statistics, frozen_copy, unwrapped
+from deepaa.own_model import is_own, load_model, state_hash
 from deepaa.pairs import SearchData
 from deepaa.policy import Policy
-from deepaa.policy_file import load_policy
-from deepaa.presets import PRESETS, SPACES, ProxyConfig
-from deepaa.run_settings import run_config
+from deepaa.presets import SPACES, ProxyConfig
+from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run
 from deepaa.search import LayerRecord, Search, StepRecord
-from deepaa.search_config import PRECISIONS, SearchConfig
+from deepaa.search_config import SearchConfig
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
-from deepaa.space import Space
-from deepaa.splits import Splits, stratified_splits
+from deepaa.space import Operation, Space
+from deepaa.splits import check_labels, stratified_splits
 from deepaa.train import EpochRecord, Training
 
 Record = EpochRecord | StepRecord | LayerRecord
 SMALL_SIDE = 64
 """Images up to this side are searched with a wide ResNet, larger ones with ResNet-18."""
+DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
+
+
+class _StopAskedError(Exception):
+    """Somebody asked to stop: leave what is half done."""
 
 
 class PolicySearch:
@@ -49,41 +52,47 @@ class PolicySearch:
         search: SearchConfig,
         proxy: ProxyConfig,
         model: nn.Module | None = None,
+        pretrain: bool = False,
         device: torch.device | str = "cpu",
         sizes: tuple[int, int, int] | None = None,
         run: Run | None = None,
         checkpoint_seconds: float = 60.0,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Split the data, and go on from the run's newest checkpoint if it has one.
 
         Args:
-            model: A trained classifier of uint8 batches; None trains one as `proxy` says.
+            model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
+            pretrain: Train the given model first; one that is not given always is.
             sizes: Images for pre-training, search and validation.
             run: Where records, checkpoints and the policy go; None keeps nothing.
+            stop: Asked often; once it says yes, the iteration saves and ends with `stopped` true.
         """
         self.data, self.space, self.config, self.proxy = data, space, search, proxy
         self.device = torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
-        self.given = model is not None
-        if sizes is None and self.given:
+        self.pretrains = model is None or pretrain
+        if sizes is None and not self.pretrains:
             n = len(data.labels)
             sizes = (0, n - max(1, n // 4), max(1, n // 4))
         self.splits = stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
-        self.model = (model if model is not None else self._new_model()).to(self.device)
+        own = self._new_model() if model is None else copy.deepcopy(unwrapped(model))
+        self.model = own.to(self.device)
         self.search: Search | None = None
+        self.stopped = False
+        self._stop = stop
         self._saved = time.monotonic()
-        self._state: Mapping[str, Tensor] = {}
-        self._phase = "search" if self.given else "pretrain"
+        self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         self._record_setting()
-        if run is not None and (saved := run.latest()) is not None:
-            self._phase, self._state = saved.position["phase"], saved.tensors
-        self._phase, self._state = distributed.from_main((self._phase, self._state))
+        self._resume()
 
     def _new_model(self) -> nn.Module:
         name = self.proxy.model or proxy_name(self.data.images, self.device)
+        if is_own(name):
+            return load_model(name, self.data, self.config.seed)
         mean, std = channel_statistics(self.data.images[self.splits.pretrain])
         classes = len(self.data.class_names)
         return build_model(name, classes, mean=mean, std=std, seed=self.config.seed)
@@ -95,6 +104,12 @@ class PolicySearch:
         self.run.write_json("splits.json", parts)
         facts = {"data": self.data.name, "fingerprint": self.data.fingerprint}
         self.run.add_provenance({**facts, "device": str(self.device)})
+
+    def _resume(self) -> None:
+        phase, state = "pretrain" if self.pretrains else "search", {}
+        if self.run is not None and (saved := self.run.latest()) is not None:
+            phase, state = saved.position["phase"], saved.tensors
+        self._phase, self._state = distributed.from_main((phase, state))
 
     @property
     def policy(self) -> Policy:
@@ -109,67 +124,108 @@ class PolicySearch:
         }
         return Policy(found.table, found.phases[0].stages, info=info)
 
+    # Running
+
     def __iter__(self) -> Iterator[Record]:
         """Pre-train, search and write the policy; records as they come."""
-        if self._phase == "pretrain":
-            yield from self._pretrain()
-            self._phase = "search"
-        yield from self._search()
+        try:
+            if self._phase == "pretrain":
+                yield from self._pretrain()
+                self._phase = "search"
+            yield from self._search()
+        except _StopAskedError:
+            self.save()
+            self.stopped = True
+            return
         if self.run is not None:
             self.run.write_policy(self.policy)
 
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
-        policy = load_policy("crop-flip-cutout") if self.proxy.augment else None
+        policy = default_augmentation(self.space) if self.proxy.augment else None
         config = dataclasses.replace(self.proxy.train, seed=self.config.seed)
         images, labels = self.data.images[part], self.data.labels[part]
-        training = Training(self.model, images, labels, policy, config, self.device)
+        training = _Training(self.model, images, labels, policy, config, self.device)
+        # every process trains all batches, so they come by here together
+        training.before_step = self._leave_if_asked
         if self._state:
             training.load_state(self._state)
             self._state = {}
         for record in training:
             self._log("epoch", record)
-            if self._due() or training.epoch == config.epochs:
-                self._checkpoint("pretrain", training.state())
+            self._keep("pretrain", training.state(), must=training.epoch == config.epochs)
             yield record
+            self._leave_if_asked()
 
     def _search(self) -> Iterator[StepRecord | LayerRecord]:
         weights = _part(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
-        self.model.load_state_dict(distributed.from_main({k: v.cpu() for k, v in weights.items()}))
+        weights = distributed.from_main({k: v.cpu() for k, v in weights.items()})
+        self.model.load_state_dict(weights)
         d, (_, search, validation) = self.data, self.splits
         parts = [d.images[search], d.labels[search], d.images[validation], d.labels[validation]]
         data = SearchData(*(part.to(self.device) for part in parts))
         frozen = frozen_copy(self.model).to(self.device)
-        self.search = Search(frozen, data, self.space, self.config)
-        if self._state:
+        self.search = _Search(frozen, data, self.space, self.config)
+        if distributed.world_size() == 1:  # processes that wait for each other stop after a step
+            self.search.before_image = self._leave_if_asked
+        if self._phase == "search" and self._state:
             self.search.load_state(_part(self._state, "search."))
-            self._state = {}
+        self._state = {}
+        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
-            self._log("layer" if isinstance(record, LayerRecord) else "step", record)
-            if self._due() or isinstance(record, LayerRecord):
-                self.save()
+            is_layer = isinstance(record, LayerRecord)
+            self._log("layer" if is_layer else "step", record)
+            state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
+            self._keep("search", {**fixed, **state}, must=is_layer)
             yield record
+            self._leave_if_asked()
 
-    def save(self) -> None:
-        """Write a checkpoint of the search now."""
-        if self.search is None:
-            return
-        weights = {f"model.{k}": v.cpu().contiguous() for k, v in self.model.state_dict().items()}
-        state = {f"search.{k}": v for k, v in self.search.state().items()}
-        self._checkpoint("search", {**weights, **state})
+    def _leave_if_asked(self) -> None:
+        if distributed.any_rank(self._stop()):
+            raise _StopAskedError
+
+    # Saving
 
     def _log(self, kind: str, record: Record) -> None:
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
 
-    def _due(self) -> bool:
-        return time.monotonic() - self._saved >= self.checkpoint_seconds
+    def _keep(self, phase: str, state: dict[str, Tensor], *, must: bool) -> None:
+        """Hold the state that belongs to the newest record, and save it when it is time."""
+        self._unsaved = (phase, state)
+        if must or time.monotonic() - self._saved >= self.checkpoint_seconds:
+            self.save()
 
-    def _checkpoint(self, phase: str, state: Mapping[str, Tensor]) -> None:
+    def save(self) -> None:
+        """Have the state after the newest record on disk; may be called at any time."""
+        if self._unsaved is None:
+            return
+        phase, state = self._unsaved
         if self.run is not None:
             self.run.save(state, {"phase": phase})
+        self._unsaved = None
         self._saved = time.monotonic()
+
+
+class _Training(Training):
+    """A training that can be left between two steps; its epoch is then lost."""
+
+    before_step: Callable[[], None] = staticmethod(lambda: None)
+
+    def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        self.before_step()
+        return super()._step(images, labels, rate)
+
+
+class _Search(Search):
+    """A search that can be left between two images; its step is then lost."""
+
+    before_image: Callable[[], None] = staticmethod(lambda: None)
+
+    def _with_memory(self, work: Callable[[], Tensor]) -> Tensor:
+        self.before_image()
+        return super()._with_memory(work)
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -183,16 +239,34 @@ def proxy_name(images: Tensor, device: torch.device) -> str:
     return "small" if device.type == "cpu" else "wrn-40-2"
 
 
+def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
+    """Crop, flip and cutout, as far as the space has them: who leaves flip out has a reason."""
+    have: dict[str, Operation] = {op.name: op for op in space.operations}
+    wanted = [have[name] for name in names if name in have]
+    return Policy.always(*wanted) if wanted else Policy.identity(space)
+
+
+# The Python interface
+
+
 def as_images(data: object) -> LabelledImages:
     """A source for `load_dataset`, (images, labels), or labelled images as they are."""
     if isinstance(data, LabelledImages):
         return data
     if data is None or isinstance(data, str | Path):
         return load_dataset(data)
-    pair: Any = data
-    images = torch.as_tensor(pair[0])
-    labels = torch.as_tensor(pair[1], dtype=torch.int64)
-    names = tuple(str(i) for i in range(int(labels.max()) + 1))
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        kind = type(data).__name__
+        raise TypeError(f"data should be a source, a path or (images, labels), got {kind}")
+    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"images should be uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
+        )
+    if labels.shape != (len(images),):
+        raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
+    names = tuple(str(i) for i in range(check_labels(labels)))
+    labels = labels.long()
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
 
 
@@ -200,12 +274,16 @@ def find_policy(
     data: object = None,
     *,
     model: nn.Module | None = None,
+    pretrain: bool = False,
     space: Space | None = None,
     preset: str = "fast",
     config: SearchConfig | None = None,
     proxy: ProxyConfig | None = None,
     device: torch.device | str | None = None,
+    sizes: tuple[int, int, int] | None = None,
     out: str | Path | None = None,
+    checkpoint_seconds: float = 60.0,
+    progress: Callable[[Record], None] = lambda record: None,
     **settings: Any,
 ) -> Policy:
     """The policy that a search finds for labelled images.
@@ -213,91 +291,59 @@ def find_policy(
     Args:
         data: A source as for `--data` (None: the embedded images), or (images, labels) as uint8
             (N, C, H, W) and (N,).
-        model: A trained classifier of uint8 batches; None trains one.
+        model: A classifier of uint8 batches, already trained; None makes and trains one.
+        pretrain: Train the given model first.
         space: What to choose from; None takes the preset's.
         preset: The settings to start from, see `deepaa.presets.PRESETS`.
         config: All settings of the search, instead of the preset's.
-        out: A run folder: history, checkpoints and the policy; a run that is there goes on.
+        proxy: How a network is made and trained, instead of the preset's way.
+        sizes: Images for pre-training, search and validation.
+        out: A run folder: history, checkpoints and the policy. Called again with equal arguments,
+            the search there goes on, or gives its result at once. Ctrl-C saves.
+        progress: Called with every record.
         settings: Single fields of `SearchConfig` to change: `layers=3, seed=1`.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = PRESETS[preset]
-    search = dataclasses.replace(config or chosen.search, **settings)
-    proxy = proxy or chosen.proxy
+    start = preset_of(preset)
+    search = dataclasses.replace(config or start.search, **settings)
+    chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
     where = distributed.init("auto" if device is None else str(device))
     images = as_images(data)
-    work: dict[str, Any] = {"space": space or SPACES[chosen.space], "search": search}
-    run = None
-    if out is not None and distributed.is_main():
-        identity = run_config(
-            search=search,
-            proxy=proxy,
-            space=work["space"],
-            fingerprint=images.fingerprint,
-            source={"data": images.name, "model": "given" if model is not None else None},
-        )
-        run = Run.create(out, identity)
+    source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}
+    source["model"] = None if model is None else state_hash(model)
+    run = None if out is None else open_run(out, chosen, images, source)
+    work: dict[str, Any] = {"model": model, "pretrain": pretrain, "sizes": sizes, "run": run}
+    work |= {"device": where, "checkpoint_seconds": checkpoint_seconds}
     try:
-        task = PolicySearch(images, proxy=proxy, model=model, device=where, run=run, **work)
-        for _ in task:
-            pass
+        task = PolicySearch(images, **chosen._asdict(), **work)
+        try:
+            for record in task:
+                progress(record)
+        except KeyboardInterrupt:
+            task.save()
+            raise
         return task.policy
     finally:
         if run is not None:
             run.close()
 
 
-def split_counts(splits: Splits) -> dict[str, int]:
-    """Images in each part."""
-    return {name: len(part) for name, part in splits._asdict().items()}
-
-
-def load_model(
-    spec: str, weights: Path | None, classes: int, data: LabelledImages, seed: int
-) -> nn.Module:
-    """A user's network: `module:function` called with the number of classes, or a model's name.
-
-    Args:
-        weights: A safetensors file of its state.
-    """
-    if ":" in spec and not spec.startswith(("torchvision:", "timm:")):
-        module, _, function = spec.partition(":")
-        found = getattr(importlib.import_module(module), function, None)
-        if not callable(found):
-            raise ValueError(f"--model {spec}: module {module} has no function {function}")
-        model = found(classes)
-        if not isinstance(model, nn.Module):
-            raise TypeError(f"--model {spec} gave {type(model).__name__}, expected an nn.Module")
-    else:
-        mean, std = channel_statistics(data.images)
-        model = build_model(spec, classes, mean=mean, std=std, seed=seed)
-    if weights is not None:
-        model.load_state_dict(load_file(weights))
-    return model
-
-
-def step_seconds(task: PolicySearch) -> float:
-    """Seconds that one image takes through the network, forward and backward, measured now."""
-    images = task.data.images[:128].to(task.device)
-    labels = task.data.labels[:128].to(task.device)
-    weights = torch.full((len(images),), 1 / len(images), device=task.device)
-    frozen = frozen_copy(task.model)
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
-        mean_gradient(frozen, images, labels, weights, dtype=PRECISIONS[task.config.precision])
-        if task.device.type == "cuda":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
-    return min(taken) / len(images)
-
-
-def foretold_passes(config: SearchConfig, rows: int) -> int:
-    """Images through the network in a whole search, if no layer is dropped."""
-    layers = config.layers or config.max_layers
-    first = config.passes_per_step(rows, first=True)
-    later = config.passes_per_step(rows, first=False)
-    chains = config.chains or rows
-    measured = config.heldout * (2 * (config.validation + chains)) * layers
-    return config.steps * (first + (layers - 1) * later) + measured
+def open_run(
+    out: str | Path,
+    settings: Settings,
+    data: LabelledImages,
+    source: Mapping[str, object],
+    *,
+    resume: bool = False,
+) -> Run | None:
+    """The run folder, in the main process alone; what is wrong with it is raised in all."""
+    run, problem = None, None
+    if distributed.is_main():
+        identity = run_config(settings, fingerprint=data.fingerprint, source=source)
+        try:
+            run = Run.open_or_create(out, identity, resume=resume)
+        except (ValueError, OSError) as error:
+            problem = error
+    problem = distributed.from_main(problem)
+    if problem is not None:
+        raise problem
+    return run

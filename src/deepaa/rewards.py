@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepaa.gradients import Params, cosine_and_direction, loss_slopes, mean_gradient
+from deepaa.gradients import Functions, cosine_and_direction, loss_slopes, mean_gradient
 from deepaa.keys import draw_words, hash_int
 from deepaa.ops import Draw, apply_batch
+from deepaa.ops.plan import to_device
+from deepaa.pairs import Pair
 from deepaa.policy import Layers, Policy
 from deepaa.stages import thresholds
 
@@ -29,14 +31,8 @@ class Sampling:
     """Divide by |v| (the exact derivative of the cosine), so that all images weigh alike."""
     chunk: int
     dtype: torch.dtype | None
-
-
-class Rewards(NamedTuple):
-    """The outcome for one image."""
-
-    rewards: Tensor  # (T,) float64
-    cosine: Tensor  # () float64
-    passes: int  # images through the network, forward and backward or forward with slopes
+    compiled: bool = False
+    """Compile the passes and, on CUDA, replay them as one graph per image."""
 
 
 def keys_for(seed: int, purpose: int, n: int, device: torch.device) -> Tensor:
@@ -45,10 +41,28 @@ def keys_for(seed: int, purpose: int, n: int, device: torch.device) -> Tensor:
     return torch.arange(n, device=device) + (first - (first >> 63 << 64))
 
 
-def target_gradient(model: nn.Module, images: Tensor, labels: Tensor, how: Sampling) -> Params:
-    """v: the mean gradient of a batch of original images."""
-    weights = torch.full((len(images),), 1 / len(images), device=images.device)
-    return mean_gradient(model, images, labels, weights, chunk=how.chunk, dtype=how.dtype)
+class Scene(NamedTuple):
+    """All that the network sees for one image."""
+
+    originals: Tensor  # (V, C, H, W): v is their mean gradient
+    original_labels: Tensor
+    chains: Tensor  # (M, C, H, W): g is their weighted gradient
+    weights: Tensor  # (M,)
+    images: Tensor  # (S, C, H, W): their slopes are asked for; may be none
+    label: Tensor  # (1,) of chains and images
+
+
+def look(model: nn.Module, scene: Scene, how: Sampling, passes: Functions) -> tuple[Tensor, Tensor]:
+    """The cosine of v and g, and the slopes of the images' losses along Eq. 9's direction."""
+    n, chunk = len(scene.originals), how.chunk
+    even = torch.full((n,), 1 / n, device=scene.originals.device)
+    originals = scene.originals, scene.original_labels, even
+    v = mean_gradient(model, *originals, chunk=chunk, passes=passes)
+    chains = scene.chains, scene.label.expand(len(scene.chains)), scene.weights
+    g = mean_gradient(model, *chains, chunk=chunk, passes=passes)
+    cosine, direction = cosine_and_direction(v, g, normalise=how.normalise_target)
+    labels = scene.label.expand(len(scene.images))
+    return cosine, loss_slopes(model, scene.images, labels, direction, chunk=chunk, passes=passes)
 
 
 def all_transformations(image: Tensor, prefix: Policy, seed: int, draws: int) -> Tensor:
@@ -82,62 +96,42 @@ def sampled_chains(
     choice, _, uniform = draw_words(keys, 1, table.uniforms)
     # the i-th chain takes its word from the i-th of n equal parts
     words = (torch.arange(n, device=image.device)[:, None] * 2**53 + choice) // n
-    steps = thresholds(probabilities).to(image.device)
+    steps = to_device(thresholds(probabilities), image.device)
     return apply_batch(images, Draw(torch.searchsorted(steps, words, right=True), uniform), table)
 
 
-def layer_rewards(
-    model: nn.Module,
-    image: Tensor,
-    label: Tensor,
-    target: Params,
-    prefix: Policy,
-    probabilities: Tensor,
-    how: Sampling,
-    seed: int,
-) -> Rewards:
-    """Eq. 9 for any layer: the empty prefix of the first makes it exact, not special.
+def layer_scene(
+    pair: Pair, prefix: Policy, probabilities: Tensor, how: Sampling, seed: int
+) -> Scene:
+    """What is looked at for one image in any layer.
+
+    The empty prefix of the first layer makes its mean gradient exact, not special.
 
     Args:
-        image: (1, C, H, W) uint8, with its (1,) label.
-        target: v, the gradient to match.
         prefix: The layers found so far, over the table that `probabilities` (T,) indexes.
     """
     first = not prefix.depth
     draws = 1 if first else how.prefixes
-    images = all_transformations(image, prefix, seed, draws)
-    shared = first or not how.chains
-    if shared:  # the mean over the last layer is exact
-        chains = images
-        weights = (probabilities / draws).repeat(draws).to(image.device, torch.float32)
+    images = all_transformations(pair.image, prefix, seed, draws)
+    if first or not how.chains:  # the mean over the last layer is exact
+        chains, weights = images, (probabilities / draws).repeat(draws)
     else:
         n = how.chains
-        chains = sampled_chains(image, prefix, probabilities, seed, n, stratified=how.stratified)
-        weights = torch.full((n,), 1 / n, device=image.device)
-    chunk, dtype = how.chunk, how.dtype
-    labels = label.expand(len(chains))
-    g = mean_gradient(model, chains, labels, weights, chunk=chunk, dtype=dtype)
-    cosine, direction = cosine_and_direction(target, g, normalise=how.normalise_target)
-    labels = label.expand(len(images))
-    slopes = loss_slopes(model, images, labels, direction, chunk=chunk, dtype=dtype)
-    rewards = slopes.double().view(draws, -1).mean(0)
-    return Rewards(rewards, cosine, len(chains) + len(images))
+        chains = sampled_chains(
+            pair.image, prefix, probabilities, seed, n, stratified=how.stratified
+        )
+        weights = torch.full((n,), 1 / n)
+    weights = to_device(weights.to(torch.float32), images.device)
+    return Scene(pair.batch, pair.batch_labels, chains, weights, images, pair.label)
 
 
-def policy_cosine(
-    model: nn.Module,
-    image: Tensor,
-    label: Tensor,
-    target: Params,
-    policy: Policy,
-    how: Sampling,
-    n: int,
-    seed: int,
-) -> Tensor:
-    """The cosine of v and the mean gradient of `n` draws of a whole policy; one for no layers."""
-    images = augmented(image, policy, seed, n if policy.depth else 1)
-    weights = torch.full((len(images),), 1 / len(images), device=image.device)
-    g = mean_gradient(
-        model, images, label.expand(len(images)), weights, chunk=how.chunk, dtype=how.dtype
-    )
-    return cosine_and_direction(target, g)[0]
+def policy_scene(pair: Pair, policy: Policy, n: int, seed: int) -> Scene:
+    """`n` draws of a whole policy, or the image itself for no layers; no slopes."""
+    chains = augmented(pair.image, policy, seed, n if policy.depth else 1)
+    weights = torch.full((len(chains),), 1 / len(chains), device=chains.device)
+    return Scene(pair.batch, pair.batch_labels, chains, weights, chains[:0], pair.label)
+
+
+def rewards_of(slopes: Tensor, rows: int) -> Tensor:
+    """(T,) the mean over the prefixes' draws."""
+    return slopes.double().view(-1, rows).mean(0)

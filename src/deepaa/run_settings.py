@@ -1,24 +1,111 @@
-"""The settings of a search run as JSON, and back: what `--resume` needs to go on alone."""
+"""The settings of a search: chosen from a preset, changed one by one, as JSON, and back."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from deepaa.presets import ProxyConfig
+from deepaa.presets import PRESETS, SPACES, Preset, ProxyConfig
 from deepaa.search_config import SearchConfig
 from deepaa.space import Operation, Space
 from deepaa.train import TrainConfig
 
 
-def run_config(
+class Settings(NamedTuple):
+    """What a search does, whatever the data and the network."""
+
+    search: SearchConfig
+    proxy: ProxyConfig
+    space: Space
+
+
+def preset_of(name: str) -> Preset:
+    """The preset of this name."""
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def chosen_settings(
+    preset: str,
     *,
-    search: SearchConfig,
-    proxy: ProxyConfig,
-    space: Space,
-    fingerprint: str,
-    source: Mapping[str, object],
+    search: Mapping[str, object] = {},
+    model: str | None = None,
+    epochs: int | None = None,
+    ops: str | None = None,
+    exclude: str | None = None,
+    operations: Sequence[Operation] = (),
+    changes: Sequence[str] = (),
+) -> Settings:
+    """A preset with what was said on the command line.
+
+    Args:
+        search: Fields of `SearchConfig`.
+        ops: Names of the operations to keep, with commas between; identity always stays.
+        exclude: Names of operations to leave out.
+        operations: Own operations to add.
+        changes: NAME=VALUE each, see `changed`.
+    """
+    start = preset_of(preset)
+    space = SPACES[start.space]
+    if operations:
+        space = space.plus(*operations)
+    if ops is not None:
+        space = space.only("identity", *_names(ops))
+    if exclude is not None:
+        if "identity" in _names(exclude):
+            raise ValueError("identity cannot be left out: every layer starts from it")
+        space = space.without(*_names(exclude))
+    proxy = start.proxy if model is None else dataclasses.replace(start.proxy, model=model)
+    if epochs is not None:
+        proxy = dataclasses.replace(proxy, train=dataclasses.replace(proxy.train, epochs=epochs))
+    settings = Settings(dataclasses.replace(start.search, **search), proxy, space)
+    for change in changes:
+        settings = changed(settings, change)
+    return settings
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def changed(settings: Settings, change: str) -> Settings:
+    """The settings after `NAME=VALUE`: heldout=64, augment=false, train.lr=0.05."""
+    name, equals, text = change.partition("=")
+    if not equals:
+        raise ValueError(f"a setting is given as NAME=VALUE, got {change!r}")
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text  # a word, such as bfloat16
+    search, proxy, space = settings
+    if name.startswith("train."):
+        train = _replaced(proxy.train, name.removeprefix("train."), value, "train.")
+        return Settings(search, dataclasses.replace(proxy, train=train), space)
+    if name == "augment":
+        return Settings(search, _replaced(proxy, name, value, ""), space)
+    return Settings(_replaced(search, name, value, ""), proxy, space)
+
+
+def _replaced(config: Any, name: str, value: object, prefix: str) -> Any:
+    """The dataclass with one field changed to a value of the same kind."""
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(config)}
+    if name not in kinds:
+        raise ValueError(f"no setting {prefix}{name!r}; there are {', '.join(kinds)}")
+    allowed = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
+    parts = [part.strip() for part in kinds[name].split("|")]
+    fits = any(isinstance(value, allowed[part]) for part in parts if part in allowed)
+    if not fits or (isinstance(value, bool) and "bool" not in parts):
+        raise ValueError(f"{prefix}{name} should be {' or '.join(parts)}, got {value!r}")
+    if isinstance(value, int) and parts == ["float"]:
+        value = float(value)
+    return dataclasses.replace(config, **{name: value})
+
+
+def run_config(
+    settings: Settings, *, fingerprint: str, source: Mapping[str, object]
 ) -> dict[str, object]:
     """What identifies a run: two with equal settings on equal data are the same run.
 
@@ -33,27 +120,31 @@ def run_config(
             "neutral": op.neutral,
             "options": {k: list(v) if isinstance(v, tuple) else v for k, v in op.options.items()},
         }
-        for op in space.operations
+        for op in settings.space.operations
     ]
     return {
-        "search": dataclasses.asdict(search),
-        "proxy": dataclasses.asdict(proxy),
-        "space": {"operations": operations, "levels": space.levels},
+        "search": dataclasses.asdict(settings.search),
+        "proxy": dataclasses.asdict(settings.proxy),
+        "space": {"operations": operations, "levels": settings.space.levels},
         "fingerprint": fingerprint,
         "source": dict(source),
     }
 
 
-def settings_of(config: Mapping[str, Any]) -> tuple[SearchConfig, ProxyConfig, Space]:
-    """The settings that a run's config.json holds."""
+def settings_of(config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:
+    """The settings that a run's config.json holds.
+
+    Args:
+        operations: Own operations of its space: JSON does not carry their kernels.
+    """
+    own = {operation.name: operation for operation in operations}
     try:
-        proxy = dict(config["proxy"])
-        space = config["space"]
-        operations = tuple(Operation(**operation) for operation in space["operations"])
-        return (
+        proxy, space = dict(config["proxy"]), config["space"]
+        known = tuple(own.get(op["name"]) or Operation(**op) for op in space["operations"])
+        return Settings(
             SearchConfig(**config["search"]),
             ProxyConfig(**{**proxy, "train": TrainConfig(**proxy["train"])}),
-            Space(operations, space["levels"]),
+            Space(known, space["levels"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"config.json is not one of this version: {error}") from error

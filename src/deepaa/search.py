@@ -22,7 +22,8 @@ from deepaa.gradients import check_model
 from deepaa.keys import hash_int
 from deepaa.pairs import Pair, Pools, SearchData
 from deepaa.policy import Layers, Policy
-from deepaa.rewards import Sampling, layer_rewards, policy_cosine, target_gradient
+from deepaa.rewards import Sampling, layer_scene, policy_scene, rewards_of
+from deepaa.scorer import Scorer
 from deepaa.search_config import PRECISIONS, SearchConfig
 from deepaa.space import Row, Space
 
@@ -71,7 +72,10 @@ class Search:
         if self.table.identity is None:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
+        if self.device.type == "cuda":
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.chunk = config.chunk
+        self._scorer = Scorer(model, self._sampling())
         self._pools = Pools(
             data,
             validation=config.validation,
@@ -123,6 +127,7 @@ class Search:
         self.logits = logits - logits.mean()
         self._momentum = torch.zeros_like(self.logits)
         self._square = torch.zeros_like(self.logits)
+        self._prefix = self.prefix
 
     def _sampling(self) -> Sampling:
         c = self.config
@@ -133,6 +138,7 @@ class Search:
             normalise_target=c.normalise_target,
             chunk=self.chunk,
             dtype=PRECISIONS[c.precision],
+            compiled=c.compile if c.compile is not None else self.device.type == "cuda",
         )
 
     def _run_step(self) -> StepRecord:
@@ -142,7 +148,8 @@ class Search:
         mine = distributed.share(len(pairs), distributed.rank(), distributed.world_size())
         rows = [self._with_memory(partial(self._image_rewards, pairs[i], seed, i)) for i in mine]
         width = len(self.table) + 2
-        local = torch.stack(rows) if rows else torch.zeros(0, width, dtype=torch.float64)
+        # the device is waited for here, once a step
+        local = torch.stack(rows).cpu() if rows else torch.zeros(0, width, dtype=torch.float64)
         gathered = distributed.all_gather_rows(local, len(pairs))
         usable = torch.isfinite(gathered).all(1)
         self.skipped += int((~usable).sum())
@@ -156,21 +163,13 @@ class Search:
 
     def _image_rewards(self, pair: Pair, seed: int, number: int) -> Tensor:
         """(2 + T,): cosine, image passes and rewards of one image."""
-        how = self._sampling()
-        image, label, batch, labels = (part.to(self.device) for part in pair)
-        target = target_gradient(self.model, batch, labels, how)
-        result = layer_rewards(
-            self.model,
-            image,
-            label,
-            target,
-            self.prefix,
-            self.probabilities,
-            how,
-            hash_int(seed, 1 + number),
-        )
-        head = torch.tensor([float(result.cosine), result.passes + len(batch)], dtype=torch.float64)
-        return torch.cat((head, result.rewards.cpu()))
+        pair = Pair(*(part.to(self.device) for part in pair))
+        mine = hash_int(seed, 1 + number)
+        scene = layer_scene(pair, self._prefix, self.probabilities, self._sampling(), mine)
+        cosine, slopes = self._scorer(scene)
+        passes = len(scene.originals) + len(scene.chains) + len(scene.images)
+        head = torch.stack((cosine, torch.full_like(cosine, passes)))
+        return torch.cat((head, rewards_of(slopes, len(self.table))))
 
     def _update(self, rewards: Tensor) -> None:
         """Eq. 10, and one step of Adam on the logits."""
@@ -216,6 +215,7 @@ class Search:
                     raise
             # outside the except clause, so that the failed tensors are free
             self.chunk = max(1, self.chunk // 2)
+            self._scorer = Scorer(self.model, self._sampling())
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
 
@@ -273,17 +273,14 @@ class Search:
             self._with_memory(partial(self._heldout_cosine, pairs[i], policy, n, i)) for i in mine
         ]
         self.passes += len(pairs) * (self.config.validation + (n if policy.depth else 1))
-        local = torch.stack(values) if values else torch.zeros(0, 1, dtype=torch.float64)
+        local = torch.stack(values).cpu() if values else torch.zeros(0, 1, dtype=torch.float64)
         cosines: Tensor = distributed.all_gather_rows(local, len(pairs))[:, 0]
         return cosines
 
     def _heldout_cosine(self, pair: Pair, policy: Policy, n: int, number: int) -> Tensor:
-        how = self._sampling()
-        image, label, batch, labels = (part.to(self.device) for part in pair)
-        target = target_gradient(self.model, batch, labels, how)
+        pair = Pair(*(part.to(self.device) for part in pair))
         seed = hash_int(hash_int(self.config.seed, 0), number)
-        cosine = policy_cosine(self.model, image, label, target, policy, how, n, seed)
-        return cosine.double().cpu()[None]
+        return self._scorer(policy_scene(pair, policy, n, seed))[0][None]
 
     # Saving
 
@@ -312,6 +309,7 @@ class Search:
         self._momentum, self._square = state["momentum"].clone(), state["square"].clone()
         self.layer, self.step, self.passes, self.skipped, done = state["counters"].tolist()
         self.done = bool(done)
+        self._prefix = self.prefix
         self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
         self._previous = state["previous"].clone() if len(state["previous"]) else None
 

@@ -52,6 +52,8 @@ class SearchConfig:
     """Images set aside to measure the improvement after each layer."""
     precision: str = "float32"
     """float32 or bfloat16: what the network is computed in."""
+    compile: bool | None = None
+    """Compile the passes through the network; None does so on CUDA."""
     chunk: int = 1024
     """Images through the network at a time; halved when memory runs out."""
     seed: int = 0

@@ -1,0 +1,60 @@
+"""What a search will cost, before and while it runs."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor, nn
+
+from deepaa.gradients import mean_gradient
+from deepaa.search_config import SearchConfig
+
+
+def all_passes(config: SearchConfig, rows: int) -> int:
+    """Images through the network in a whole search over `rows` transformations, at most."""
+    return passes_left(config, rows, 1, 0)
+
+
+def passes_left(config: SearchConfig, rows: int, layer: int, step: int) -> int:
+    """Images through the network after `step` steps of `layer`, if no layer is dropped."""
+    last = config.layers or config.max_layers
+    first = config.passes_per_step(rows, first=True)
+    later = config.passes_per_step(rows, first=False)
+    steps = (config.steps - step) * (first if layer == 1 else later)
+    measured = config.heldout * 2 * (config.validation + (config.chains or rows))
+    return steps + (last - layer) * config.steps * later + (last - layer + 1) * measured
+
+
+def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Seconds that one image takes through the network and back, measured now, in float32."""
+    images, labels = images[:256], labels[:256]
+    weights = torch.full((len(images),), 1 / len(images), device=images.device)
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        mean_gradient(frozen, images, labels, weights)
+        if images.device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - began)
+    return min(taken) / len(images)
+
+
+def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int:
+    """Bytes that a pass through the network takes at once: weights, images and activations."""
+    counted = [0]
+
+    def count(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor):
+            counted[0] += output.nbytes
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    try:
+        with torch.no_grad():
+            model(images[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = sum(p.nbytes for p in model.parameters())
+    # values and their tangents, or their gradients; weights, v, g and the direction
+    return 4 * weights + config.chunk * (2 * counted[0] + images[0].nbytes)
