@@ -1,4 +1,4 @@
-# make demo   install, then preview a policy on the embedded images
+# make demo   install, then find a policy for the embedded images: under 3 minutes on two cores
 # make test   install, then run the tests
 
 PYTHON ?= python3
@@ -15,13 +15,11 @@ $(VENV)/installed: pyproject.toml
 	touch $@
 
 demo: $(VENV)/installed
-	mkdir -p out
-	$(BIN)/deepaa show deepta --top 3
-	$(BIN)/deepaa preview deepta --out out/preview.png
-	@echo "Look at out/preview.png: originals on top, four draws below."
+	$(BIN)/deepaa search --preset demo --device cpu --out out/demo
+	@echo "Look at out/demo/preview.png: originals on top, four draws below."
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 clean:
 	rm -rf $(VENV) out dist

@@ -31,6 +31,7 @@ COMMANDS = {
     "convert": ["--symmetric", "--force", "--operations"],
     "policies": [],
     "doctor": ["--json"],
+    "search": ["--data", "--out", "--resume", "--preset", "--layers", "--exclude", "--verify"],
     "bench ops": ["--size", "--device", "--seconds", "--peers", "--out", "--breakdown"],
 }
 

@@ -14,6 +14,7 @@ SAYS = {
     "01_use_a_policy.py": r"PIL image \(32, 32\) -> tensor \(3, 32, 32\).*twice the same pixels",
     "02_gpu_batches.py": r"epoch 3, loss \d\.\d+.*accuracy on 1000 test images",
     "03_reproducible_workers.py": "the same images every time, and new ones in every epoch",
+    "04_search_your_dataset.py": r"layer 1: held-out .*found 1 layer, the same again: True.*augmen",
 }
 
 

@@ -1,7 +1,8 @@
 """Deep AutoAugment: image augmentation policies, applied exactly and fast.
 
 `DeepAutoAugment(policy)` augments PIL images, arrays, tensors and batches. `load_policy` and
-`Policy` give it something to apply; `CIFAR` and `IMAGENET` are the search spaces of the paper.
+`Policy` give it something to apply, `find_policy` finds it for your images; `CIFAR` and `IMAGENET`
+are the search spaces of the paper.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from deepaa.ops import Draw, apply_batch, apply_pil
+    from deepaa.pipeline import find_policy
     from deepaa.policy import Chains, Layers, Policy
     from deepaa.policy_file import PolicyFileError, load_policy
+    from deepaa.search import Search
+    from deepaa.search_config import SearchConfig
     from deepaa.space import CIFAR, IMAGENET, Operation, Space, Transformation
     from deepaa.transforms import AugmentedDataset, DeepAutoAugment
 
@@ -28,11 +32,14 @@ __all__ = [
     "Operation",
     "Policy",
     "PolicyFileError",
+    "Search",
+    "SearchConfig",
     "Space",
     "Transformation",
     "__version__",
     "apply_batch",
     "apply_pil",
+    "find_policy",
     "load_policy",
 ]
 
@@ -44,8 +51,11 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 # Names are imported when they are first used: torch takes seconds, and `deepaa --help` needs none.
 _HOMES = {
     "deepaa.ops": ("Draw", "apply_batch", "apply_pil"),
+    "deepaa.pipeline": ("find_policy",),
     "deepaa.policy": ("Chains", "Layers", "Policy"),
     "deepaa.policy_file": ("PolicyFileError", "load_policy"),
+    "deepaa.search": ("Search",),
+    "deepaa.search_config": ("SearchConfig",),
     "deepaa.space": ("CIFAR", "IMAGENET", "Operation", "Space", "Transformation"),
     "deepaa.transforms": ("AugmentedDataset", "DeepAutoAugment"),
 }

@@ -332,7 +332,7 @@ def _explained(error: Exception) -> tuple[str, int]:
         return f"{text}{'' if text.endswith('?') else ';'} try '{command} --help'", 2
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}", 2
-    if isinstance(error, ValueError | TypeError | OSError):
+    if isinstance(error, ValueError | TypeError | OSError | MemoryError | FloatingPointError):
         return str(error), 2
     reason = f"unexpected {type(error).__name__}: {error}"
     return f"{reason} (set {DEBUG}=1 to see where it came from)", 1

@@ -1,311 +1,382 @@
-"""`deepaa search`: the command, its progress and its last words."""
+"""`deepaa search`: the command. What a person sees of it is in `cli_progress.py`."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-import time
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa import cli_progress
+
 if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
     from deepaa.pipeline import PolicySearch
-    from deepaa.presets import ProxyConfig
-    from deepaa.search_config import SearchConfig
+    from deepaa.run_settings import Settings
     from deepaa.sources import LabelledImages
-    from deepaa.space import Space
 
-ADVICE = """\
-Use it:
-
-    from deepaa import DeepAutoAugment
-    augment = DeepAutoAugment({path!r})
-    images = augment(images)          # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
-
-It stands instead of your own crop, flip and cutout: remove those. Resize first, normalise after."""
+WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
+WITH_RESUME |= {"verify", "verify_epochs"}
+"""Options that say nothing about what is searched."""
+_DATA, _SPACE, _NETWORK, _RUN = "Data", "What is searched", "The network", "The run"
 
 
 def search(
+    context: typer.Context,
     data: Annotated[
         str | None,
         typer.Option(
-            help="A folder of class folders, an .npz, cifar10, cifar100, or a torchvision data "
-            "set. Default: the embedded images."
+            help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
+            "torchvision data set. Default: 4,000 embedded images of CIFAR-10.",
+            rich_help_panel=_DATA,
         ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("run"),
+    out: Annotated[
+        Path,
+        typer.Option(help="The run folder: everything is written there.", rich_help_panel=_RUN),
+    ] = Path("run"),
     resume: Annotated[
-        Path | None, typer.Option(help="A run folder to go on with; other options are its own.")
+        Path | None,
+        typer.Option(
+            help="Go on with the run in this folder; its settings are used.", rich_help_panel=_RUN
+        ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="fast, official, paper, imagenet or demo (docs/search.md).")
+        str,
+        typer.Option(
+            help="fast: the best policy for its cost. demo: minutes on a CPU. imagenet: larger "
+            "images. official: as the authors' code. paper: as the paper says.",
+            rich_help_panel=_SPACE,
+        ),
     ] = "fast",
     layers: Annotated[
-        str | None, typer.Option(help="Layers to find, or auto to add layers while they help.")
+        str | None,
+        typer.Option(
+            help="Layers to find; auto adds layers while they help.", rich_help_panel=_SPACE
+        ),
     ] = None,
     max_layers: Annotated[
-        int | None, typer.Option(min=1, help="Most layers when auto adds them.")
+        int | None, typer.Option(min=1, help="Most layers that auto adds.", rich_help_panel=_SPACE)
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps per layer.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything random.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps per layer.", rich_help_panel=_SPACE)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of everything random.", rich_help_panel=_SPACE)
+    ] = None,
     ops: Annotated[
-        str | None, typer.Option(help="Operations to choose from, with commas between.")
+        str | None,
+        typer.Option(
+            help="Operations to choose from, as rotate,flip; identity always is one.",
+            rich_help_panel=_SPACE,
+        ),
     ] = None,
     exclude: Annotated[
-        str | None, typer.Option(help="Operations to leave out: flip,invert.")
+        str | None,
+        typer.Option(
+            help="Operations that would spoil your images, as flip,invert for digits.",
+            rich_help_panel=_SPACE,
+        ),
     ] = None,
+    operations: Annotated[
+        list[str],
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="Your own operation, or a list of them, to choose from too. Its code runs. May "
+            "be repeated.",
+            rich_help_panel=_SPACE,
+        ),
+    ] = [],  # noqa: B006 - typer reads it, nobody writes to it
     model: Annotated[
         str | None,
-        typer.Option(help="The network: a name, or module:function of your own with --weights."),
+        typer.Option(
+            help="The network: small, wrn-40-2, resnet18, torchvision:NAME, timm:NAME, or "
+            "MODULE:FUNCTION of your own, called with the number of classes.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = None,
     weights: Annotated[
-        Path | None, typer.Option(help="Trained weights, .safetensors: no pre-training then.")
+        Path | None,
+        typer.Option(
+            help="Trained weights of --model, .safetensors: no pre-training then.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of pre-training.")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Side to resize the images to.")] = None,
-    root: Annotated[Path | None, typer.Option(help="Where named data sets lie.")] = None,
-    download: Annotated[bool, typer.Option("--download", help="Fetch a named data set.")] = False,
-    on_bad_image: Annotated[str, typer.Option(help="stop or skip.")] = "stop",
-    device: Annotated[str, typer.Option(help="cpu, cuda, or auto.")] = "auto",
-    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of pre-training.", rich_help_panel=_NETWORK)
+    ] = None,
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any setting of docs/search.md, as heldout=64 or train.lr=0.05. May be repeated.",
+            rich_help_panel=_SPACE,
+        ),
+    ] = [],  # noqa: B006 - as above
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="Side to bring the images to.", rich_help_panel=_DATA),
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="Where data sets with a name lie. Default: data.", rich_help_panel=_DATA),
+    ] = None,
+    download: Annotated[
+        bool,
+        typer.Option(
+            "--download", help="Fetch a data set that is not there.", rich_help_panel=_DATA
+        ),
+    ] = False,
+    on_bad_image: Annotated[
+        str,
+        typer.Option(
+            help="What a damaged file does: stop the run, or skip the file.", rich_help_panel=_DATA
+        ),
+    ] = "stop",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, or auto for what there is.", rich_help_panel=_NETWORK)
+    ] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32 or bfloat16, for the search.", rich_help_panel=_NETWORK),
+    ] = None,
     checkpoint_seconds: Annotated[
-        float, typer.Option(help="Most seconds of work that a kill may cost.")
+        float,
+        typer.Option(
+            min=0.0,
+            help="Seconds between two checkpoints, which come after an epoch or a step.",
+            rich_help_panel=_RUN,
+        ),
     ] = 60.0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done and how long it takes.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Say what would be done and what it costs; no more.",
+            rich_help_panel=_RUN,
+        ),
     ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Then train shortly with the policy, crop and flip, and TrivialAugment.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
+    verify_epochs: Annotated[
+        int, typer.Option(min=1, help="Epochs of each of these trainings.", rich_help_panel=_RUN)
+    ] = 20,
 ) -> None:
     """Find an augmentation policy for labelled images.
 
-    A small network is trained on a part of the data. Then layer after layer is found: each is the
-    distribution over transformations that turns the gradient of an augmented image towards the
-    gradient of other images of its class. The run folder holds the policy, its history and a
-    checkpoint: Ctrl-C saves, --resume goes on.
+    A network is trained on a part of the images. Then layer after layer is found: the distribution
+    over transformations that turns the gradient of an augmented image towards the gradient of
+    other images of its class. No other network is trained.
+
+    Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
+    torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa import distributed
+    from deepaa.run_settings import chosen_settings
+
+    # torch's forward mode says it about itself
+    warnings.filterwarnings("ignore", message=".*torch.jit.script", category=FutureWarning)
+    if resume is not None:
+        _refuse_settings(context)
+        chosen, source = _stored(resume)
+        out = resume
+    else:
+        if weights is not None and model is None:
+            raise ValueError("--weights needs --model, the network that they belong to")
+        given = {"max_layers": max_layers, "steps": steps, "seed": seed, "precision": precision}
+        given = {name: value for name, value in given.items() if value is not None}
+        if layers is not None:
+            given["layers"] = _depth(layers)
+        chosen = chosen_settings(
+            preset,
+            search=given,
+            model=model,
+            epochs=epochs,
+            ops=ops,
+            exclude=exclude,
+            operations=_own_operations(operations),
+            changes=settings,
+        )
+        source = {
+            "data": _place(data),
+            "size": size,
+            "root": _place(root),
+            "on_bad_image": on_bad_image,
+            "model": model,
+            "weights": _place(weights),
+            "operations": list(operations),
+        }
+    _check_choices(device, source["on_bad_image"])
+    where = distributed.init(device)
+    try:
+        plan = _Plan(chosen, source, out, where, checkpoint_seconds, resume is not None)
+        plan.verify_epochs = verify_epochs if verify else 0
+        plan.run(download=download, dry_run=dry_run)
+    finally:
+        distributed.shutdown()
+
+
+def _check_choices(device: str, on_bad_image: str) -> None:
+    import torch
+
+    if device not in ("auto", "cpu") and not device.startswith("cuda"):
+        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device}: torch finds no CUDA device here")
+    if on_bad_image not in ("stop", "skip"):
+        raise ValueError(f"--on-bad-image should be stop or skip, got {on_bad_image!r}")
+
+
+def _refuse_settings(context: typer.Context) -> None:
+    """A run that goes on keeps its settings, so an option that would change them is an error."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
+            raise ValueError(
+                f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
+            )
+
+
+def _stored(folder: Path) -> tuple[Settings, dict[str, Any]]:
+    from deepaa.run_settings import settings_of
     from deepaa.runs import read_config
 
-    where = distributed.init(device)
-    source: dict[str, Any] = {
-        "data": data,
-        "size": size,
-        "root": None if root is None else str(root),
-        "on_bad_image": on_bad_image,
-        "model": model,
-        "weights": None if weights is None else str(weights),
-    }
-    if resume is not None:
-        from deepaa.run_settings import settings_of
-
-        config = read_config(resume)
-        settings, out, source = settings_of(config), resume, config["source"]
-    else:
-        changes = {
-            "max_layers": max_layers,
-            "steps": steps,
-            "seed": seed,
-            "precision": precision,
-            "layers": layers,
-        }
-        settings = _settings(preset, changes, model, epochs, ops, exclude)
-    from deepaa.sources import load_dataset
-
-    images = load_dataset(
-        source["data"],
-        size=source["size"],
-        root=source["root"],
-        download=download,
-        on_bad_image=source["on_bad_image"],
-    )
-    _run(images, settings, source, out, where, checkpoint_seconds, resume is not None, dry_run)
+    if not (folder / "config.json").exists():
+        reason = "holds no run" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
+    config = read_config(folder)
+    source = config.get("source", {})
+    if "on_bad_image" not in source:
+        raise ValueError(f"{folder}: this run was started from Python; call find_policy again")
+    return settings_of(config, _own_operations(source["operations"])), source
 
 
-def _settings(
-    preset: str,
-    changes: dict[str, Any],
-    model: str | None,
-    epochs: int | None,
-    ops: str | None,
-    exclude: str | None,
-) -> tuple[SearchConfig, ProxyConfig, Space]:
-    from deepaa.presets import PRESETS, SPACES
+def _own_operations(specs: list[str]) -> Any:
+    from deepaa.own_operations import import_operations
 
-    if preset not in PRESETS:
-        raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
-    chosen = PRESETS[preset]
-    given = {name: value for name, value in changes.items() if value is not None}
-    if "layers" in given:
-        text = given["layers"]
-        if text != "auto" and not text.isdecimal():
-            raise ValueError(f"--layers takes a number or auto, got {text!r}")
-        given["layers"] = None if text == "auto" else int(text)
-    proxy = chosen.proxy if model is None else dataclasses.replace(chosen.proxy, model=model)
-    if epochs is not None:
-        proxy = dataclasses.replace(proxy, train=dataclasses.replace(proxy.train, epochs=epochs))
-    space = SPACES[chosen.space]
-    if ops is not None:
-        space = space.only("identity", *(name.strip() for name in ops.split(",")))
-    if exclude is not None:
-        space = space.without(*(name.strip() for name in exclude.split(",")))
-    return dataclasses.replace(chosen.search, **given), proxy, space
+    return import_operations(specs)
 
 
-def _run(
-    images: LabelledImages,
-    settings: tuple[SearchConfig, ProxyConfig, Space],
-    source: dict[str, Any],
-    out: Path,
-    device: Any,
-    checkpoint_seconds: float,
-    resume: bool,
-    dry_run: bool,
-) -> None:
-    from deepaa import distributed
-    from deepaa.pipeline import PolicySearch, load_model
-    from deepaa.run_settings import run_config
-    from deepaa.runs import Run
-
-    config, proxy, space = settings
-    network = None
-    if source["weights"] is not None:
-        path, classes = Path(source["weights"]), len(images.class_names)
-        network = load_model(source["model"] or "wrn-40-2", path, classes, images, config.seed)
-    work: dict[str, Any] = {"space": space, "search": config, "proxy": proxy, "model": network}
-    work |= {"device": device, "checkpoint_seconds": checkpoint_seconds}
-    if dry_run:
-        _foretell(PolicySearch(images, **work))
-        return
-    run = None
-    if distributed.is_main():
-        identity = run_config(
-            search=config,
-            proxy=proxy,
-            space=space,
-            fingerprint=images.fingerprint,
-            source=source,
-        )
-        run = Run.open_or_create(out, identity, resume=resume)
-    try:
-        _follow(PolicySearch(images, run=run, **work), out)
-    finally:
-        if run is not None:
-            run.close()
+def _depth(text: str) -> int | None:
+    if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
+    return None if text == "auto" else int(text)
 
 
-def _follow(task: PolicySearch, out: Path) -> None:
-    """Run the search with progress on stderr; a signal saves and leaves."""
-    from deepaa import distributed
-    from deepaa.search import LayerRecord
-    from deepaa.signals import StopRequest
-
-    progress = _Progress(task)
-    with StopRequest() as stop:
-        for record in task:
-            progress.show(record)
-            if distributed.any_rank(stop.requested):
-                task.save()
-                if distributed.is_main():
-                    _say(f"stopped and saved; go on with: deepaa search --resume {out}")
-                raise typer.Exit(stop.exit_code or 143)
-            if isinstance(record, LayerRecord) and distributed.is_main():
-                progress.layer(record)
-    if distributed.is_main():
-        _conclude(task, out)
+def _place(source: str | Path | None) -> str | None:
+    """A path that means the same from another folder; a name stays a name."""
+    if source is None:
+        return None
+    return str(Path(source).resolve()) if Path(source).exists() else str(source)
 
 
-def _conclude(task: PolicySearch, out: Path) -> None:
-    """The policy, where it is, a picture, and how to use it."""
-    from rich.console import Console
+class _Plan:
+    """One search as it was asked for."""
 
-    from deepaa.report.preview import preview_grid
-    from deepaa.report.tables import policy_table
-    from deepaa.report.terminal import policy_lines
+    def __init__(
+        self,
+        settings: Settings,
+        source: dict[str, Any],
+        out: Path,
+        device: torch.device,
+        checkpoint_seconds: float,
+        is_resumed: bool,
+    ) -> None:
+        self.settings, self.source, self.out, self.device = settings, source, out, device
+        self.checkpoint_seconds, self.is_resumed = checkpoint_seconds, is_resumed
+        self.verify_epochs = 0
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    path, picture = out / "policy.json", out / "preview.png"
-    for line in policy_lines(policy_table(task.policy, "policy", top=4), console.encoding):
-        console.print(line)
-    images = task.data.images[task.splits.search[:8]]
-    preview_grid(images, task.policy, title="policy").save(picture)
-    typer.echo(f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n")
-    typer.echo(ADVICE.format(path=str(path)))
-
-
-def _foretell(task: PolicySearch) -> None:
-    from deepaa.pipeline import foretold_passes, split_counts, step_seconds
-
-    each, passes = step_seconds(task), foretold_passes(task.config, len(task.space))
-    counts = split_counts(task.splits)
-    training = 0 if task.given else counts["pretrain"] * task.proxy.train.epochs
-    shape = " x ".join(map(str, task.data.images.shape[1:]))
-    megabytes = task.data.images.nbytes / 1e6
-    parameters = sum(p.numel() for p in task.model.parameters())
-    lines = {
-        "data": f"{task.data.name}: {len(task.data.labels):,} of {shape}, {megabytes:,.0f} MB",
-        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items()),
-        "space": f"{len(task.space)} transformations of {len(task.space.operations)} operations",
-        "network": f"{parameters:,} parameters on {task.device}",
-        "passes": f"{passes:,} in the search at most, {training:,} in pre-training",
-        "time": f"about {_duration((passes + training) * each)} at {1 / each:,.0f} passes a second",
-    }
-    for name, text in lines.items():
-        typer.echo(f"{name:8} {text}")
-
-
-class _Progress:
-    """One line that is rewritten on a terminal; a plain line now and then elsewhere."""
-
-    def __init__(self, task: PolicySearch) -> None:
-        self.task, self.began, self.last = task, time.monotonic(), 0.0
-        self.terminal = sys.stderr.isatty()
-        self.done = 0
-
-    def show(self, record: Any) -> None:
+    def run(self, *, download: bool, dry_run: bool) -> None:
         from deepaa import distributed
-        from deepaa.search import LayerRecord
-        from deepaa.train import EpochRecord
+        from deepaa.own_model import load_model, state_hash
+        from deepaa.pipeline import PolicySearch, StopAskedError, open_run
+        from deepaa.signals import StopRequest
 
-        if not distributed.is_main() or isinstance(record, LayerRecord):
+        images = self._images("train", download)
+        work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
+        source = dict(self.source)
+        if source["weights"] is not None:
+            seed = self.settings.search.seed
+            work["model"] = load_model(source["model"], images, seed, source["weights"])
+            source["weights_sha256"] = state_hash(work["model"])
+        if dry_run:
+            cli_progress.foretell(PolicySearch(images, **work))
             return
-        config, proxy = self.task.config, self.task.proxy
-        if isinstance(record, EpochRecord):
-            of = proxy.train.epochs
-            text = f"pre-training {record.epoch + 1}/{of}  accuracy {record.accuracy:.3f}"
-            text += f"  left {_duration(record.seconds * (of - record.epoch - 1))}"
-            whole = record.epoch + 1 == of
-        else:
-            top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
-            layers = config.layers or config.max_layers
-            rest = config.steps - record.step + config.steps * (layers - record.layer)
-            text = f"layer {record.layer}/{layers}  step {record.step}/{config.steps}  "
-            text += f"similarity {record.similarity:.3f}  {top}  "
-            text += f"left {_duration(record.seconds * rest)}"
-            whole = record.step == config.steps
-        now = time.monotonic()
-        if self.terminal:
-            sys.stderr.write(f"\r\x1b[2K{text[:118]}")
-            sys.stderr.flush()
-        elif whole or now - self.last >= 10:
-            self.last = now
-            _say(text)
+        with StopRequest() as stop:
 
-    def layer(self, record: Any) -> None:
-        verdict = "kept" if record.kept else "dropped"
-        if self.terminal:
-            sys.stderr.write("\r\x1b[2K")
-        _say(
-            f"layer {record.layer} {verdict}: {record.reason}; similarity improvement "
-            f"{record.improvement_mean:+.4f} (DeepTA {record.deepta_mean:+.4f})"
+            def is_asked() -> bool:
+                return stop.requested
+
+            try:
+                run = open_run(self.out, self.settings, images, source, resume=self.is_resumed)
+            except (ValueError, OSError):
+                if distributed.is_main():
+                    raise
+                raise typer.Exit(2) from None  # the main process says why
+            try:
+                work |= {"run": run, "stop": is_asked}
+                task = PolicySearch(images, checkpoint_seconds=self.checkpoint_seconds, **work)
+                cli_progress.follow(task)
+                if task.stopped:
+                    cli_progress.say(
+                        f"stopped and saved; go on with: deepaa search --resume {self.out}"
+                    )
+                    raise typer.Exit(stop.exit_code or 143)
+                cli_progress.conclude(task, self.out)
+                if self.verify_epochs:
+                    self._verify(task, is_asked)
+            except StopAskedError:
+                again = f"deepaa search --resume {self.out} --verify"
+                cli_progress.say(f"stopped; the policy is there, compare it with: {again}")
+                raise typer.Exit(stop.exit_code) from None
+            finally:
+                if run is not None:
+                    run.close()
+
+    def _images(self, split: str, download: bool) -> LabelledImages:
+        from deepaa import distributed
+        from deepaa.sources import load_dataset
+
+        if download and not distributed.is_main():
+            distributed.barrier()  # one process fetches, the others find it
+        found = load_dataset(
+            self.source["data"],
+            split=split,
+            size=self.source["size"],
+            root=self.source["root"],
+            download=download,
+            on_bad_image=self.source["on_bad_image"],
         )
+        if download and distributed.is_main():
+            distributed.barrier()
+        return found
 
+    def _verify(self, task: PolicySearch, stop: Callable[[], bool]) -> None:
+        from deepaa import distributed
+        from deepaa.verify import compare, fresh_model, trial_of
 
-def _say(text: str) -> None:
-    typer.echo(text, err=True)
+        if not distributed.is_main():
+            return
+        try:
+            test = self._images("test", False)  # what is fetched has all parts
+        except ValueError:  # most folders have no test part
+            test = None
 
+        def make() -> nn.Module:
+            return fresh_model(task, self.source["model"])
 
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+        trial = trial_of(task, test)
+        results = compare(task, trial, make, self.verify_epochs, stop)
+        cli_progress.show_comparison(results, trial, self.verify_epochs, self.out)

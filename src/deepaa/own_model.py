@@ -76,7 +76,9 @@ def _made(spec: str, function: Callable[[int], object], classes: int, seed: int)
             model = function(classes)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ValueError(f"--model {spec}: called with {classes} (classes): {reason}") from error
+            raise ValueError(
+                f"--model {spec}: called with {classes} (classes): {reason}"
+            ) from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"--model {spec} gave {type(model).__name__}, expected an nn.Module")
     return model

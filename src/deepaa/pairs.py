@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from deepaa.keys import hash_int
+from deepaa.ops.plan import to_device
 
 
 class SearchData(NamedTuple):
@@ -43,6 +44,8 @@ class Pools:
         """
         self.data, self.validation, self.same_class, self.seed = data, validation, same_class, seed
         _check(data)
+        # indices are drawn on the CPU, wherever the images lie
+        self.labels, answers = data.labels.cpu(), data.validation_labels.cpu()
         order = torch.randperm(len(data.images), generator=_generator(hash_int(seed, 1)))
         if heldout >= len(order):
             raise ValueError(
@@ -51,12 +54,13 @@ class Pools:
             )
         self.heldout = order[:heldout]
         rest = order[heldout:].sort().values
-        self.classes = sorted(set(data.labels[rest].tolist()))
-        self.members = {c: rest[data.labels[rest] == c] for c in self.classes}
+        self.classes = sorted(set(self.labels[rest].tolist()))
+        self.members = {c: rest[self.labels[rest] == c] for c in self.classes}
         everything = torch.arange(len(data.validation_images))
-        labels = data.validation_labels
-        present = sorted(set(data.labels.tolist()))
-        self.originals = {c: everything[labels == c] if same_class else everything for c in present}
+        present = sorted(set(self.labels.tolist()))
+        self.originals = {
+            c: everything[answers == c] if same_class else everything for c in present
+        }
         if missing := [c for c in present if not len(self.originals[c])]:
             raise ValueError(f"no validation image of class {missing[0]} ({len(missing)} missing)")
 
@@ -81,8 +85,9 @@ class Pools:
 
     def _pair(self, index: int, generator: torch.Generator) -> Pair:
         d = self.data
-        originals = self.originals[int(d.labels[index])]
+        originals = self.originals[int(self.labels[index])]
         batch = originals[torch.randint(len(originals), (self.validation,), generator=generator)]
+        batch = to_device(batch, d.validation_images.device)
         return Pair(
             d.images[index : index + 1],
             d.labels[index : index + 1],

@@ -37,7 +37,7 @@ SMALL_SIDE = 64
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 
 
-class _StopAskedError(Exception):
+class StopAskedError(Exception):
     """Somebody asked to stop: leave what is half done."""
 
 
@@ -133,7 +133,7 @@ class PolicySearch:
                 yield from self._pretrain()
                 self._phase = "search"
             yield from self._search()
-        except _StopAskedError:
+        except StopAskedError:
             self.save()
             self.stopped = True
             return
@@ -145,7 +145,7 @@ class PolicySearch:
         policy = default_augmentation(self.space) if self.proxy.augment else None
         config = dataclasses.replace(self.proxy.train, seed=self.config.seed)
         images, labels = self.data.images[part], self.data.labels[part]
-        training = _Training(self.model, images, labels, policy, config, self.device)
+        training = StoppableTraining(self.model, images, labels, policy, config, self.device)
         # every process trains all batches, so they come by here together
         training.before_step = self._leave_if_asked
         if self._state:
@@ -183,7 +183,7 @@ class PolicySearch:
 
     def _leave_if_asked(self) -> None:
         if distributed.any_rank(self._stop()):
-            raise _StopAskedError
+            raise StopAskedError
 
     # Saving
 
@@ -208,7 +208,7 @@ class PolicySearch:
         self._saved = time.monotonic()
 
 
-class _Training(Training):
+class StoppableTraining(Training):
     """A training that can be left between two steps; its epoch is then lost."""
 
     before_step: Callable[[], None] = staticmethod(lambda: None)

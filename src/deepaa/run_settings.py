@@ -31,7 +31,7 @@ def preset_of(name: str) -> Preset:
 def chosen_settings(
     preset: str,
     *,
-    search: Mapping[str, object] = {},
+    search: Mapping[str, Any] = {},
     model: str | None = None,
     epochs: int | None = None,
     ops: str | None = None,
@@ -89,14 +89,22 @@ def changed(settings: Settings, change: str) -> Settings:
     return Settings(_replaced(search, name, value, ""), proxy, space)
 
 
+_KINDS: Mapping[str, Any] = {
+    "int": int,
+    "float": (int, float),
+    "bool": bool,
+    "str": str,
+    "None": type(None),
+}
+
+
 def _replaced(config: Any, name: str, value: object, prefix: str) -> Any:
     """The dataclass with one field changed to a value of the same kind."""
     kinds = {field.name: str(field.type) for field in dataclasses.fields(config)}
     if name not in kinds:
         raise ValueError(f"no setting {prefix}{name!r}; there are {', '.join(kinds)}")
-    allowed = {"int": int, "float": (int, float), "bool": bool, "str": str, "None": type(None)}
     parts = [part.strip() for part in kinds[name].split("|")]
-    fits = any(isinstance(value, allowed[part]) for part in parts if part in allowed)
+    fits = any(isinstance(value, _KINDS[part]) for part in parts if part in _KINDS)
     if not fits or (isinstance(value, bool) and "bool" not in parts):
         raise ValueError(f"{prefix}{name} should be {' or '.join(parts)}, got {value!r}")
     if isinstance(value, int) and parts == ["float"]:

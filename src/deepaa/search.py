@@ -73,7 +73,7 @@ class Search:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
         if self.device.type == "cuda":
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            model.to(memory_format=torch.channels_last)
         self.chunk = config.chunk
         self._scorer = Scorer(model, self._sampling())
         self._pools = Pools(

@@ -1,0 +1,414 @@
+"""`deepaa search` as a person meets it: progress, results, errors, stopping."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blobs import Net, blobs, trained
+from safetensors.torch import save_file
+
+import deepaa
+from deepaa import cli, load_policy
+from deepaa.runs import read_history
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(Path(deepaa.__file__).parents[1]),
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "100",
+}
+TINY = (
+    *("--data", "blobs.npz", "--preset", "demo", "--epochs", "2", "--steps", "3"),
+    *("--layers", "2", "--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2"),
+    *("--set", "validation=8", "--set", "chains=16", "--device", "cpu"),
+)
+LONG = (*TINY, "--steps", "100000")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with data in it."""
+    images, labels = blobs(200, 1)
+    np.savez(tmp_path / "blobs.npz", x=images.numpy(), y=labels.numpy())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(cli.DEBUG, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run(["search", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    return subprocess.Popen(
+        [sys.executable, "-m", "deepaa", "search", *map(str, arguments)],
+        env=ENVIRONMENT,
+        text=True,
+        **pipes,
+    )
+
+
+def wait_for(run: Path, kind: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if any(record["kind"] == kind for record in read_history(run)):
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {kind} in {seconds} s")
+
+
+# What it prints and writes
+
+
+def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
+    code, out, err = command(*TINY, "--out", "run")
+    assert code == 0
+    lines = err.splitlines()
+    assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left 0 s", lines[1])
+    step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
+    assert any(re.fullmatch(step, line) for line in lines)
+    assert sum("kept (asked for): held-out similarity" in line for line in lines) == 2
+    assert "\x1b" not in err
+    assert "\r" not in err
+    assert "Layer 2" in out
+    assert "DeepAutoAugment('run/policy.json')" in out
+    assert "remove those. Resize first, normalise after." in out
+    assert load_policy("run/policy.json").depth == 2
+    assert (folder / "run/preview.png").stat().st_size > 1000
+    kinds = [record["kind"] for record in read_history("run")]
+    assert kinds == ["epoch"] * 2 + (["step"] * 3 + ["layer"]) * 2
+    splits = json.loads((folder / "run/splits.json").read_text())
+    assert {name: len(part) for name, part in splits.items()} == {
+        "pretrain": 100,
+        "search": 50,
+        "validation": 50,
+    }
+    facts = json.loads((folder / "run/provenance.json").read_text())
+    assert {"starts", "data", "fingerprint", "device"} <= set(facts)
+    # again: it is finished, so it only shows its result, wherever it is called from
+    (folder / "elsewhere").mkdir()
+    os.chdir("elsewhere")
+    code, again, err = command("--resume", "../run")
+    assert (code, err) == (0, "")
+    assert again.split("Layer 1")[1].split("policy ")[0] in out
+
+
+def test_dry_run(command: Any, folder: Path) -> None:
+    code, out, err = command(*TINY, "--dry-run")
+    assert (code, err) == (0, "")
+    names = [line.split()[0] for line in out.splitlines()]
+    assert names == ["data", "splits", "space", "network", "memory", "passes", "time"]
+    assert "pretrain 100, search 50, validation 50" in out
+    assert "14 transformations of 3 operations" in out
+    assert not (folder / "run").exists()
+
+
+def test_the_dry_run_counts_what_the_search_then_needs(command: Any) -> None:
+    _, out, _ = command(*TINY, "--dry-run")
+    foretold = int(re.search(r"passes +([\d,]+) in the search", out)[1].replace(",", ""))
+    command(*TINY, "--out", "run")
+    needed = read_history("run")[-1]["passes"]
+    assert 0.8 * needed <= foretold <= 1.25 * needed
+
+
+def test_verify(command: Any, folder: Path) -> None:
+    code, out, _ = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "2")
+    assert code == 0
+    assert "2 epochs on 150 images, accuracy on 50 images of the validation split:" in out
+    for name in ("found policy", "crop and flip", "TrivialAugment"):
+        assert re.search(rf"^{name} +[\d.]+ % +[\d.]+ +\d+$", out, re.M)
+    assert "proves little" in out
+    kept = json.loads((folder / "run/verify.json").read_text())
+    assert kept["results"][0]["name"] == "found policy"
+
+
+@pytest.mark.slow
+def test_verify_can_be_stopped(folder: Path) -> None:
+    process = start(*TINY, "--out", "run", "--verify", "--verify-epochs", "100000")
+    deadline = time.monotonic() + 60
+    while not (folder / "run/preview.png").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 143
+    assert "stopped; the policy is there" in errors
+    assert not (folder / "run/verify.json").exists()
+
+
+def test_verify_uses_test_images_where_there_are_some(command: Any) -> None:
+    images, labels = blobs(240, 1)
+    parts = {"x_train": images[:200], "y_train": labels[:200]}
+    parts |= {"x_test": images[200:], "y_test": labels[200:]}
+    np.savez("blobs.npz", **{name: part.numpy() for name, part in parts.items()})
+    _, out, _ = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "1")
+    assert "1 epochs on 200 images, accuracy on 40 test images:" in out
+
+
+def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
+    outer, inner = pty.openpty()
+    process = start(*TINY, "--out", "run", stderr=inner)
+    os.close(inner)
+    shown = b""
+    while True:
+        try:
+            part = os.read(outer, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    process.communicate(timeout=60)
+    text = shown.decode()
+    assert process.returncode == 0
+    assert text.count("\r\x1b[2Kpre-training") == 2
+    assert text.count("\r\x1b[2Klayer") >= 6
+    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line]
+    assert len(lines) == 3, "one line per layer stays, and the cleared last one"
+
+
+# Own networks and operations
+
+MODULE = """
+import torch
+from blobs import Net
+from deepaa import Operation
+
+def make(classes):
+    assert classes == 4
+    return Net()
+
+def broken(classes):
+    raise RuntimeError("no such thing")
+
+number = 3
+
+def three(classes):
+    return 3
+
+def darker(batch, magnitudes, uniforms):
+    return (batch.float() * (1 - magnitudes.view(-1, 1, 1, 1))).to(torch.uint8)
+
+OWN = Operation("darker", 0.0, 0.5, neutral=0.0, batched=darker)
+"""
+
+
+def test_own_network_weights_and_operation(command: Any, folder: Path) -> None:
+    (folder / "mine_search.py").write_text(MODULE)
+    save_file(trained().state_dict(), "net.safetensors")
+    own = ["--model", "mine_search:make", "--weights", "net.safetensors"]
+    own += ["--operations", "mine_search:OWN", "--ops", "rotate,darker"]
+    code, out, err = command(*TINY, *own, "--out", "run")
+    assert code == 0, err
+    assert "darker" in out
+    assert "pre-training" not in err
+    code, again, err = command("--resume", "run")
+    assert code == 0, err
+    assert "darker" in again
+    save_file(Net().state_dict(), "net.safetensors")
+    code, _, err = command("--resume", "run")
+    assert code == 2
+    assert "source.weights_sha256" in err
+    # without weights it is trained first
+    code, _, err = command(*TINY, "--model", "mine_search:make", "--out", "run2")
+    assert code == 0
+    assert "pre-training 2/2" in err
+
+
+# Errors: one line, with the value and the choices
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--preset", "best"], "no preset 'best'; there are fast, official, paper"),
+        (["--layers", "many"], "--layers takes a number from 1, or auto, got 'many'"),
+        (["--layers", "0"], "--layers takes a number from 1, or auto, got '0'"),
+        (["--exclude", "flop"], "no operation 'flop' in this space; it has identity"),
+        (["--ops", "rotat"], "no operation 'rotat' in this space; it has identity"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--on-bad-image", "hide"], "--on-bad-image should be stop or skip, got 'hide'"),
+        (["--weights", "w.safetensors"], "--weights needs --model"),
+        (["--model", "small", "--weights", "w.safetensors"], "w.safetensors: no such file"),
+        (["--model", "small", "--weights", "blobs.npz"], "blobs.npz: not a safetensors file"),
+        (["--model", "smal"], "no model 'smal'; did you mean 'small'"),
+        (["--model", "mine_errors:make2"], "mine_errors:make2: AttributeError"),
+        (["--model", "no_module:make"], "no_module:make: ModuleNotFoundError"),
+        (["--model", "mine_errors:number"], "number is no function, but int"),
+        (["--model", "mine_errors:broken"], "called with 4 (classes): RuntimeError: no such thing"),
+        (["--model", "mine_errors:three"], "gave int, expected an nn.Module"),
+        (["--set", "helout=3"], "no setting 'helout'"),
+        (["--set", "heldout=1000"], "1000 held-out images leave none of 50"),
+        (["--precision", "float16"], "precision should be one of"),
+        (["--resume", "nothing"], "nothing: no such folder, so there is nothing to resume"),
+        (["--resume", "."], "holds no run, so there is nothing to resume"),
+        (["--operations", "mine_errors:number"], "expected an Operation"),
+        (["--steps", "0"], "try 'deepaa search --help'"),
+        (["--device", "tpuu"], "--device should be cpu, cuda or auto, got 'tpuu'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    command: Any, folder: Path, arguments: list[str], message: str
+) -> None:
+    (folder / "mine_errors.py").write_text(MODULE)
+    given = arguments if "--resume" in arguments else [*TINY, "--out", "run", *arguments]
+    code, out, err = command(*given)
+    errors = [line for line in err.splitlines() if not line.startswith("pre-training")]
+    assert (code, out) == (2, "")
+    assert len(errors) == 1, err
+    assert errors[0].startswith("error: ")
+    assert message in errors[0]
+
+
+def test_labels_that_do_not_fit(command: Any) -> None:
+    images, _ = blobs(200, 1)
+    for labels, message in (
+        (torch.arange(200) % 4 + 1, "classes have no image: 0; labels should count from 0"),
+        (torch.zeros(200).long(), "only one class"),
+        (torch.arange(200) // 100 - 1, "should be in 0..0, but [0] = -1"),
+        (torch.tensor([0] * 199 + [1]), "need at least 3 images of every class"),
+    ):
+        np.savez("blobs.npz", x=images.numpy(), y=labels.numpy())
+        code, out, err = command(*TINY, "--out", "run")
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
+
+
+def test_weights_of_another_network(command: Any) -> None:
+    save_file(Net().state_dict(), "net.safetensors")
+    code, _, err = command(*TINY, "--model", "small", "--weights", "net.safetensors")
+    assert code == 2
+    assert "net.safetensors: they do not fit the model" in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_keeps_its_settings(command: Any, folder: Path) -> None:
+    assert command(*TINY, "--out", "run")[0] == 0
+    code, _, err = command(*TINY, "--out", "run", "--steps", "5", "--exclude", "flip")
+    assert code == 2
+    assert "holds a run with other settings: search.steps: 3 there, 5 now" in err
+    assert err.count("\n") == 1
+    code, _, err = command("--resume", "run", "--steps", "5")
+    assert code == 2
+    assert "--resume takes every setting from the run; leave out --steps" in err
+    images, labels = blobs(200, 2)
+    np.savez("blobs.npz", x=images.numpy(), y=labels.numpy())
+    code, _, err = command("--resume", "run")
+    assert code == 2
+    assert "fingerprint" in err, "other images under the same name"
+
+
+def test_folders_that_cannot_be_used(command: Any, folder: Path) -> None:
+    (folder / "full").mkdir()
+    (folder / "full/thesis.tex").write_text("precious")
+    code, _, err = command(*TINY, "--out", "full")
+    assert code == 2
+    assert "not empty and no run" in err
+    (folder / "file").write_text("")
+    code, _, err = command(*TINY, "--out", "file")
+    assert code == 2
+    assert "file: a file, expected a folder" in err
+    if os.geteuid():  # root may write anywhere
+        (folder / "locked").mkdir(mode=0o500)
+        code, _, err = command(*TINY, "--out", "locked/run")
+        assert code == 2
+        assert "cannot be used: Permission denied" in err
+
+
+def test_state_of_which_nothing_is_whole(command: Any, folder: Path) -> None:
+    assert command(*TINY, "--out", "run")[0] == 0
+    for name in ("state.safetensors", "state.previous.safetensors"):
+        (folder / "run" / name).write_bytes(b"cut off")
+    code, _, err = command("--resume", "run")
+    assert code == 2
+    assert "no whole state is left: start in a new folder" in err
+    assert err.count("error:") == 1
+
+
+def test_runs_started_from_python_go_on_in_python(command: Any, folder: Path) -> None:
+    from deepaa import find_policy
+
+    data = blobs(200, 1)
+    find_policy(data, model=trained(), preset="demo", layers=1, steps=1, heldout=4, out="run")
+    code, _, err = command("--resume", "run")
+    assert code == 2
+    assert "started from Python; call find_policy again" in err
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path) -> None:
+    def small_files() -> None:
+        # a limit on the size of files fails in the middle of a write, as a full disk does
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    process = start(*TINY, "--out", "run", preexec_fn=small_files)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert re.fullmatch(
+        r"error: \S+state.next.safetensors: could not write, the old file is kept: .*",
+        errors.splitlines()[-1],
+    )
+    assert not list((folder / "run").glob(".*.tmp"))
+    again = start("--resume", "run")
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+
+
+# Stopping
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "phase"),
+    [(signal.SIGTERM, 143, "epoch"), (signal.SIGINT, 130, "step"), (signal.SIGTERM, 143, "step")],
+)
+def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int, phase: str) -> None:
+    arguments = [*TINY, "--epochs", "2000"] if phase == "epoch" else [*LONG]
+    process = start(*arguments, "--out", "run")
+    wait_for(folder / "run", phase)
+    second = start("--resume", "run")
+    began = time.monotonic()
+    assert second.wait(60) == 2, "two processes in one folder"
+    _, errors = second.communicate()
+    assert re.fullmatch(r"error: run: in use by process \d+ on \S+ since .*\n", errors)
+    began = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert process.returncode == code
+    assert errors.endswith("stopped and saved; go on with: deepaa search --resume run\n")
+    assert "Traceback" not in errors
+    before = read_history(folder / "run")
+    assert (folder / "run/state.safetensors").exists()
+    again = start("--resume", "run")
+    deadline = time.monotonic() + 60
+    while len(read_history(folder / "run")) <= len(before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    after = read_history(folder / "run")
+    assert after[: len(before)] == before, "the newest record before the signal was saved"
+    assert len(after) > len(before)
