@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "deepaa"
 
 # Each line may import from the lines above it; modules of one line do not know each other.
 LAYERS = [
-    ["space", "keys", "locks", "strict_json", "policies"],
+    ["builtin", "keys", "locks", "strict_json", "policies"],
+    ["space"],
     ["ops.boxes", "ops.constants", "ops.convert"],
     ["ops.plan", "ops.pil"],
     ["ops.batched", "ops.native", "ops.fused", "ops.fused_draw"],
@@ -118,6 +119,6 @@ def test_files_keep_one_subject() -> None:
     long = {
         name: n
         for name, path in modules().items()
-        if (n := len(path.read_text().split("\n"))) > 420
+        if (n := len(path.read_text().split("\n"))) > 400
     }
     assert not long

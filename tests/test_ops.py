@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from oracle import every_row, pil_batch, random_uniform
 from torch import Tensor
 
+from deepaa.builtin import BUILTIN
 from deepaa.data import load_embedded
 from deepaa.ops import Draw, apply_batch, apply_pil, engine, native
 from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
 from deepaa.ops.pil import KERNELS as PIL_KERNELS
 from deepaa.ops.plan import Kind, plan_for, resolve
 from deepaa.policy import Policy
-from deepaa.space import BUILTIN, CIFAR, IMAGENET, Operation, Space, Table
+from deepaa.space import CIFAR, IMAGENET, Operation, Space, Table
 
 SIZES = [(1, 1), (1, 7), (28, 28), (32, 32), (33, 17), (97, 131), (224, 224)]
 SPACES = {"cifar": CIFAR, "imagenet": IMAGENET}

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from deepaa.builtin import BUILTIN
 from deepaa.keys import sample_keys
 from deepaa.policy import Policy
 from deepaa.policy_file import MAX_BYTES, dumps, load_policy, loads
-from deepaa.space import BUILTIN, CIFAR, Operation
+from deepaa.space import CIFAR, Operation
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "policy-format.md").read_text("utf-8")

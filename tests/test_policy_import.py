@@ -19,10 +19,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from deepaa.builtin import BUILTIN
 from deepaa.policy import Policy
 from deepaa.policy_file import PolicyFileError, dumps, load_policy, loads
 from deepaa.policy_import import read_npz
-from deepaa.space import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space
+from deepaa.space import CIFAR, IMAGENET, Operation, Row, Space
 
 # fmt: off
 AUTHORS_NAMES = [

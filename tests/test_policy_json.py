@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from deepaa.builtin import BUILTIN
 from deepaa.policy import Policy
 from deepaa.policy_file import dumps, load_policy, loads
-from deepaa.space import BUILTIN, CIFAR, IMAGENET, Operation, Table
+from deepaa.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.stages import Chains, Layers, Stage
 
 DATA = Path(__file__).parent / "data"

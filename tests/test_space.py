@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from deepaa import CIFAR, IMAGENET, Operation, Space, Transformation
-from deepaa.space import BUILTIN, Row, Table
+from deepaa.builtin import BUILTIN
+from deepaa.space import Row, Table
 
 # The paper's table of ranges (Appendix, "standard augmentation space"), typed from the paper.
 PAPER = {

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepaa.builtin import BUILTIN
 from deepaa.policy import MAX_DEPTH, Policy
-from deepaa.space import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space, Table
+from deepaa.space import CIFAR, IMAGENET, Operation, Row, Space, Table
 from deepaa.stages import Chains, Layers
 from deepaa.strict_json import PolicyFileError, Value, shown
 

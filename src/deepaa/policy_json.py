@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from deepaa.builtin import BUILTIN, Option
 from deepaa.policy import MAX_DEPTH, Policy
 from deepaa.policy_import import read_sub_policies
-from deepaa.space import BUILTIN, Operation, Option, Row, Table
+from deepaa.space import Operation, Row, Table
 from deepaa.stages import SUM_TOLERANCE, Chains, Layers, Stage
 from deepaa.strict_json import MAX_INT, Value, is_text, parse, shown
 

@@ -6,66 +6,20 @@ import itertools
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from deepaa.builtin import BUILTIN, MAX_UNIFORMS, Builtin, Option, as_option, check_options
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-Option = int | float | str | bool | None | tuple[float, ...]
 PilKernel = Callable[..., "Image"]
 """`(image, magnitude, uniforms, **options) -> image` for one PIL image."""
 BatchKernel = Callable[..., "Tensor"]
 """`(images, magnitudes, uniforms, **options) -> images` for uint8 (N, C, H, W)."""
-
-CIFAR_MEAN = (125, 123, 114)
-MAX_UNIFORMS = 250
-"""A layer's random numbers are numbered from 0 to 255, and the choice itself takes a few."""
-
-
-class Builtin(NamedTuple):
-    """What a built-in operation takes: magnitude, options with defaults, random numbers."""
-
-    magnitude: str = ""  # "", "needed" or "optional"
-    limits: tuple[float, float] = (-math.inf, math.inf)  # magnitudes the kernels are exact for
-    options: Mapping[str, Option] = {}
-    uniforms: int = 0
-
-
-_FILL: Mapping[str, Option] = {"fill": 0}
-_SHEAR = Builtin("needed", (-1.0, 1.0), _FILL)
-_TRANSLATE = Builtin("needed", (-2.0, 2.0), _FILL)
-_BLEND = Builtin("needed", (-100.0, 100.0))
-BUILTIN: Mapping[str, Builtin] = {
-    "identity": Builtin(),
-    "shear_x": _SHEAR,
-    "shear_y": _SHEAR,
-    "translate_x": _TRANSLATE,
-    "translate_y": _TRANSLATE,
-    "rotate": Builtin("needed", (-360.0, 360.0), _FILL),
-    "auto_contrast": Builtin(),
-    "invert": Builtin(),
-    "equalize": Builtin(),
-    "solarize": Builtin("needed", (-1000.0, 1000.0)),
-    "posterize": Builtin("needed", (0.0, 8.0)),
-    "contrast": _BLEND,
-    "color": _BLEND,
-    "brightness": _BLEND,
-    "sharpness": _BLEND,
-    "flip": Builtin(uniforms=1),
-    # `central`: side of the box the centre is drawn from; `min_side`: smaller images are left alone
-    "cutout": Builtin(
-        "optional",
-        (-2.0, 2.0),
-        {"size": 16, "fill": CIFAR_MEAN, "central": None, "min_side": 0},
-        uniforms=2,
-    ),
-    "crop": Builtin(options={"pad": 4, "fill": CIFAR_MEAN}, uniforms=2),
-    # ten candidate boxes (area and shape in one number each), then the place of the one taken
-    "resized_crop": Builtin(options={"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}, uniforms=12),
-}
 
 
 @dataclass(frozen=True)
@@ -103,9 +57,7 @@ class Operation:
                 raise ValueError(f"{self.name!r} is a built-in operation; give yours another name")
             if not isinstance(self.uniforms, int) or not 0 <= self.uniforms <= MAX_UNIFORMS:
                 raise ValueError(f"{self.name}: uniforms is {self.uniforms}, not 0..{MAX_UNIFORMS}")
-            options = {
-                key: _as_option(self.name, key, value) for key, value in self.options.items()
-            }
+            options = {key: as_option(self.name, key, value) for key, value in self.options.items()}
             object.__setattr__(self, "options", options)
         else:
             self._complete_builtin()
@@ -153,10 +105,10 @@ class Operation:
         if self.uniforms not in (0, spec.uniforms):
             raise ValueError(f"{self.name} takes {spec.uniforms} uniforms, got {self.uniforms}")
         merged = {
-            key: _as_option(self.name, key, self.options.get(key, default))
+            key: as_option(self.name, key, self.options.get(key, default))
             for key, default in spec.options.items()
         }
-        _check_builtin_options(self.name, merged)
+        check_options(self.name, merged)
         object.__setattr__(self, "options", merged)
         object.__setattr__(self, "uniforms", spec.uniforms)
 
@@ -189,45 +141,6 @@ class Operation:
         if self.neutral is None:
             return tuple(grid)
         return tuple(m for m in grid if abs(m - self.neutral) > tolerance)
-
-
-def _as_option(name: str, key: str, value: object) -> Option:
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if all(isinstance(v, int | float) and math.isfinite(v) for v in value):
-            return tuple(value)
-    elif isinstance(value, str | bool | int | None) or (
-        isinstance(value, float) and math.isfinite(value)
-    ):
-        return value
-    raise ValueError(f"{name}: option {key} should be a number, text or numbers, got {value!r}")
-
-
-def _check_builtin_options(name: str, options: Mapping[str, Option]) -> None:
-    """Refuse values that a kernel could not use, so that a policy file cannot carry them either."""
-
-    def number(key: str, low: float, high: float, kind: type = int) -> None:
-        value = options[key]
-        if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:  # type: ignore[operator]
-            raise ValueError(f"{name}: {key} should be in {low}..{high}, got {value!r}")
-
-    if "fill" in options:
-        fill = options["fill"]
-        values = fill if isinstance(fill, tuple) else (fill,)
-        right_type = all(isinstance(v, int) and not isinstance(v, bool) for v in values)
-        if len(values) not in (1, 3) or not right_type or not all(0 <= v <= 255 for v in values):  # type: ignore[operator]
-            raise ValueError(f"{name}: fill should be one or three values in 0..255, got {fill!r}")
-    if "pad" in options:
-        number("pad", 0, 4096)
-    if "size" in options:
-        number("size", 0, 16384)
-        number("min_side", 0, 16384)
-        if options["central"] is not None:
-            number("central", 1, 16384)
-    for key, most in (("scale", 1.0), ("ratio", 100.0)):
-        if key in options:
-            pair = options[key]
-            if not isinstance(pair, tuple) or len(pair) != 2 or not 0 < pair[0] <= pair[1] <= most:
-                raise ValueError(f"{name}: {key} should be 0 < low <= high <= {most}, got {pair!r}")
 
 
 class Transformation(NamedTuple):
