@@ -44,7 +44,7 @@ LAYERS = [
     ["bench.peers"],
     ["bench.timing"],
     ["bench.report"],
-    ["bench", "report.terminal"],
+    ["bench", "bench.search", "report.terminal"],
     [""],  # deepaa itself, which offers names of all
     ["cli_progress"],
     ["cli_search"],

@@ -31,7 +31,10 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-bench = typer.Typer(help="Measure speed beside other libraries.", rich_markup_mode="markdown")
+bench = typer.Typer(
+    help="Measure speed: of operations beside other libraries, and of the search.",
+    rich_markup_mode="markdown",
+)
 app.add_typer(bench, name="bench")
 
 PolicyName = Annotated[
@@ -267,6 +270,41 @@ def ops(
     )
     console = _console()
     _print_lines(console, bench_lines(tables(report), console.width))
+    if out is not None:
+        typer.echo(f"\nwrote {out}")
+
+
+@bench.command("search", epilog="Example: deepaa bench search --preset fast --device cuda")
+def bench_search(
+    presets: Annotated[
+        list[str], typer.Option("--preset", help="A preset to time. May be repeated.")
+    ] = ["fast", "official"],  # noqa: B006 - typer reads it, nobody writes to it
+    data: Annotated[str | None, typer.Option(help="As for deepaa search.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto for what there is.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps per layer.")] = 10,
+    model: Annotated[str | None, typer.Option(help="Another network than the preset's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for all numbers.")] = None,
+) -> None:
+    """Measure how long a step of the search takes, in the first and in a later layer.
+
+    The first step compiles and is told apart. The network is not trained for this: its speed does
+    not depend on its weights.
+    """
+    from deepaa.bench.search import main_search, search_tables
+    from deepaa.report.terminal import bench_lines
+
+    report = main_search(
+        presets=presets,
+        data=data,
+        device=device,
+        precision=precision,
+        steps=steps,
+        model=model,
+        out=out,
+    )
+    console = _console()
+    _print_lines(console, bench_lines(search_tables(report), console.width))
     if out is not None:
         typer.echo(f"\nwrote {out}")
 

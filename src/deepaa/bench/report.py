@@ -206,7 +206,11 @@ def report_json(report: OpsReport) -> str:
 
 def write_report(report: OpsReport, path: Path) -> None:
     """The report at `path`, whole or not at all."""
-    text = report_json(report)
+    write_text(path, report_json(report))
+
+
+def write_text(path: Path, text: str) -> None:
+    """`text` at `path`, whole or not at all."""
     draft = path.with_name(f".bench-{secrets.token_hex(8)}.tmp")
     try:
         draft.write_text(text, encoding="utf-8")

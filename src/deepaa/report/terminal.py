@@ -21,7 +21,15 @@ BAR = 10
 """Columns of a bar for probability 1."""
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 SHOWN_MAGNITUDES = 3
-LESS_IMPORTANT = ("cores", "slowest..fastest", "operations", "extra memory", "draws per")
+LESS_IMPORTANT = (
+    "cores",
+    "slowest..fastest",
+    "fastest..slowest",
+    "precision",
+    "operations",
+    "extra memory",
+    "draws per",
+)
 """Columns of the benchmark that a narrow terminal does without, in this order."""
 
 
@@ -166,7 +174,7 @@ def bench_lines(tables: Sequence[TextTable], width: int) -> Iterator[Renderable]
         yield Text()
         yield Text(table.title, style="bold")
         yield grid
-        for who, note in zip(cells["who"] if notes else (), notes, strict=True):
+        for who, note in zip(cells.get("who", ()) if notes else (), notes, strict=True):
             if note:
                 yield Text(f"{who}: {note}", style="dim")
 
