@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from deepaa.search_config import SearchConfig
@@ -60,13 +60,10 @@ PRESETS: Mapping[str, Preset] = {
     "paper": Preset(
         "what the paper says: 512 steps, the penalty in every layer, rewards not divided by |v|, "
         "validation batches of all classes, no default augmentation anywhere",
-        SearchConfig(
+        replace(
+            _AUTHORS,
+            layers=None,
             steps=512,
-            learning_rate=0.025,
-            prefixes=16,
-            chains=556,
-            stratified=False,
-            tie_signs=False,
             penalty_first_layer=1.0,
             normalise_target=False,
             same_class=False,
