@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "deepaa"
 
 # Each line may import from the lines above it; modules of one line do not know each other.
 LAYERS = [
-    ["builtin", "keys", "locks", "strict_json", "policies"],
+    ["builtin", "keys", "locks", "strict_json", "run_files", "policies"],
     ["space"],
     ["ops.boxes", "ops.constants", "ops.convert"],
     ["ops.plan", "ops.pil"],
@@ -31,7 +31,7 @@ LAYERS = [
     ["policy_import", "gate"],
     ["policy_json"],
     ["policy_file"],
-    ["run_files", "signals", "distributed", "search_config", "pairs"],
+    ["signals", "distributed", "search_config", "pairs"],
     ["run_history", "run_lock"],
     ["checkpoint"],
     ["transforms", "doctor", "report.tables", "report.preview", "rewards", "train"],

@@ -50,23 +50,12 @@ def hash_int(key: int, counter: int) -> int:
 
 
 def hash_keys(keys: Tensor, counters: Tensor) -> Tensor:
-    """The 64-bit numbers that `keys` hold at `counters` (broadcast), as int64."""
-    if torch.compiler.is_compiling():
-        out: Tensor = _compiled_hash(keys, counters)
-        return out
+    """The 64-bit numbers that `keys` hold at `counters` (broadcast), as int64.
+
+    Not for compiled code: Inductor folds a range times a large constant into an index expression
+    that must not wrap, and the hash lives from wrapping. `Policy.draw` is one opaque call there.
+    """
     return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
-
-
-# Inductor folds a range times a large constant into an index expression that must not wrap; the
-# hash lives from wrapping, so compiled graphs see it as one opaque call.
-@torch.library.custom_op("deepaa::hash_keys", mutates_args=())
-def _compiled_hash(keys: Tensor, counters: Tensor) -> Tensor:
-    return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
-
-
-@_compiled_hash.register_fake
-def _(keys: Tensor, counters: Tensor) -> Tensor:
-    return keys + counters  # same shape, type and device
 
 
 def draw_words(keys: Tensor, depth: int, uniforms: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -145,7 +145,7 @@ class PolicySearch:
         policy = default_augmentation(self.space) if self.proxy.augment else None
         config = dataclasses.replace(self.proxy.train, seed=self.config.seed)
         images, labels = self.data.images[part], self.data.labels[part]
-        training = StoppableTraining(self.model, images, labels, policy, config, self.device)
+        training = Training(self.model, images, labels, policy, config, self.device)
         # every process trains all batches, so they come by here together
         training.before_step = self._leave_if_asked
         if self._state:
@@ -166,7 +166,7 @@ class PolicySearch:
         parts = [d.images[search], d.labels[search], d.images[validation], d.labels[validation]]
         data = SearchData(*(part.to(self.device) for part in parts))
         frozen = frozen_copy(self.model).to(self.device)
-        self.search = _Search(frozen, data, self.space, self.config)
+        self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._leave_if_asked
         if self._phase == "search" and self._state:
@@ -206,26 +206,6 @@ class PolicySearch:
             self.run.save(state, {"phase": phase})
         self._unsaved = None
         self._saved = time.monotonic()
-
-
-class StoppableTraining(Training):
-    """A training that can be left between two steps; its epoch is then lost."""
-
-    before_step: Callable[[], None] = staticmethod(lambda: None)
-
-    def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        self.before_step()
-        return super()._step(images, labels, rate)
-
-
-class _Search(Search):
-    """A search that can be left between two images; its step is then lost."""
-
-    before_image: Callable[[], None] = staticmethod(lambda: None)
-
-    def _with_memory(self, work: Callable[[], Tensor]) -> Tensor:
-        self.before_image()
-        return super()._with_memory(work)
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

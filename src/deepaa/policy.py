@@ -16,7 +16,7 @@ from deepaa import keys as k64
 from deepaa.ops import Draw
 from deepaa.ops.engine import triton_works
 from deepaa.ops.plan import to_device
-from deepaa.space import Operation, Row, Space, Table
+from deepaa.space import Operation, Space, Table
 from deepaa.stages import SUM_TOLERANCE, Chains, Layers, Stage, same_stage, symmetric_stage
 
 if TYPE_CHECKING:
@@ -218,10 +218,10 @@ class Policy:
         The signed grid is symmetric, so this only averages p(m) and p(-m); rows are added where the
         table lacks the mirrored magnitude.
         """
-        twins = [_mirrored(row) for row in self.table.rows]
+        twins = [row.mirrored for row in self.table.rows]
         policy = _moved(self, self.table.extended(twins))
         index = {row: i for i, row in enumerate(policy.table.rows)}
-        twin = torch.tensor([index[_mirrored(row)] for row in policy.table.rows], device="cpu")
+        twin = torch.tensor([index[row.mirrored] for row in policy.table.rows], device="cpu")
         return policy._map(lambda stage: symmetric_stage(stage, twin))
 
     def first_layers(self, count: int) -> Policy:
@@ -366,9 +366,3 @@ def _repeated(layer: Tensor, layers: int) -> Layers:
     if layers < 0:
         raise ValueError(f"a policy cannot have {layers} layers")
     return Layers(layer.expand(layers, -1))
-
-
-def _mirrored(row: Row) -> Row:
-    if row.magnitude is None or not row.operation.is_signed:
-        return row
-    return Row(row.operation, -row.magnitude)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from deepaa.policy import Policy
 from deepaa.policy_import import is_npz, read_npz
 from deepaa.policy_json import dumps, loads
+from deepaa.run_files import write_file
 from deepaa.space import CIFAR, IMAGENET, Operation
 from deepaa.strict_json import PolicyFileError
 
@@ -143,12 +142,4 @@ def save_policy(policy: Policy, path: str | Path) -> None:
         raise PolicyFileError(f"{path}: policies are written as JSON; give it the ending .json")
     if target.is_dir():
         raise PolicyFileError(f"{path}: a folder, expected the path of a file")
-    draft = target.with_name(f".policy-{secrets.token_hex(8)}.tmp")
-    try:
-        with draft.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(target, text.encode())

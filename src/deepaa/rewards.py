@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.gradients import Functions, cosine_and_direction, loss_slopes, mean_gradient
-from deepaa.keys import draw_words, hash_int
+from deepaa.keys import draw_words, hash_int, sample_keys
 from deepaa.ops import Draw, apply_batch
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Pair
@@ -37,8 +37,7 @@ class Sampling:
 
 def keys_for(seed: int, purpose: int, n: int, device: torch.device) -> Tensor:
     """(n,) keys that depend on the seed and the purpose alone."""
-    first = hash_int(seed, purpose)
-    return torch.arange(n, device=device) + (first - (first >> 63 << 64))
+    return sample_keys(seed, purpose, torch.arange(n, device=device))
 
 
 class Scene(NamedTuple):

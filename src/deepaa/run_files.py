@@ -1,4 +1,4 @@
-"""Files of a run folder: each is written whole or not at all, and JSON is strict."""
+"""Files that are written whole or not at all, and strict JSON: runs, policies, benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class RunError(ValueError):
 
 def write_file(path: Path, data: bytes) -> None:
     """Put `data` at `path`: the whole new file is there and on disk, or the old one stays."""
-    draft = path.with_name(f".{path.name}-{secrets.token_hex(8)}.tmp")
+    # a part of the name, because a long one has no room for more
+    draft = path.with_name(f".{path.name[:32]}-{secrets.token_hex(8)}.tmp")
     try:
         with draft.open("xb") as file:
             file.write(data)

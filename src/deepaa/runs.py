@@ -26,7 +26,6 @@ from deepaa.run_files import (
     RunError,
     read_json,
     remove_drafts,
-    sync_folder,
     to_json,
     write_json,
 )
@@ -158,7 +157,6 @@ class Run:
         self._check_open()
         path = self.folder / POLICY
         save_policy(policy, path)
-        sync_folder(self.folder)
         return path
 
     def add_provenance(self, facts: Mapping[str, object]) -> None:

@@ -25,7 +25,7 @@ from deepaa.policy import Layers, Policy
 from deepaa.rewards import Sampling, layer_scene, policy_scene, rewards_of
 from deepaa.scorer import Scorer
 from deepaa.search_config import PRECISIONS, SearchConfig
-from deepaa.space import Row, Space
+from deepaa.space import Space
 
 __all__ = ["LayerRecord", "Search", "SearchConfig", "SearchData", "StepRecord"]
 
@@ -62,6 +62,9 @@ class LayerRecord(NamedTuple):
 
 class Search:
     """A resumable search: iterate to run it; each step and each finished layer gives a record."""
+
+    before_image: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each image; what it raises leaves the step, which is then lost."""
 
     def __init__(
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
@@ -207,6 +210,7 @@ class Search:
 
     def _with_memory(self, work: Callable[[], Tensor]) -> Tensor:
         """`work()`, with smaller chunks where the device runs out of memory."""
+        self.before_image()
         while True:
             try:
                 return work()
@@ -317,8 +321,5 @@ class Search:
 def _twins(space: Space) -> Tensor:
     """(T,) the row with the opposite sign, or the row itself."""
     index = {row: i for i, row in enumerate(space.table.rows)}
-    twins = [
-        index.get(Row(row.operation, -(row.magnitude or 0.0)), i) if row.operation.is_signed else i
-        for i, row in enumerate(space.table.rows)
-    ]
+    twins = [index.get(row.mirrored, i) for i, row in enumerate(space.table.rows)]
     return torch.tensor(twins)

@@ -165,6 +165,13 @@ class Row(NamedTuple):
         """The row's name and magnitude."""
         return Transformation(self.operation.name, self.magnitude)
 
+    @property
+    def mirrored(self) -> Row:
+        """The row with the opposite sign, if its operation is signed; else the row itself."""
+        if self.magnitude is None or not self.operation.is_signed:
+            return self
+        return Row(self.operation, -self.magnitude)
+
 
 _HANDLES = itertools.count(1)
 _TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()

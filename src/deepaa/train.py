@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -141,6 +141,9 @@ class Training:
     bit for bit, for one number of threads.
     """
 
+    before_step: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each step; what it raises leaves the epoch, which is then lost."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -224,6 +227,7 @@ class Training:
 
     def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
         """Loss, gradient norm and number of right answers of one step of SGD."""
+        self.before_step()
         if self.config.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         half = self.config.precision == "bfloat16"

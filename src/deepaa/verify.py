@@ -14,13 +14,12 @@ from deepaa.own_model import load_model
 from deepaa.pipeline import (
     PolicySearch,
     StopAskedError,
-    StoppableTraining,
     default_augmentation,
     proxy_name,
 )
 from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
-from deepaa.train import TrainConfig, evaluate
+from deepaa.train import TrainConfig, Training, evaluate
 
 
 class Trained(NamedTuple):
@@ -96,9 +95,7 @@ def compare(
     )
     for name, policy in contestants(task).items():
         began = time.perf_counter()
-        training = StoppableTraining(
-            make(), trial.images, trial.labels, policy, config, task.device
-        )
+        training = Training(make(), trial.images, trial.labels, policy, config, task.device)
         training.before_step = leave_if_asked
         for _ in training:
             pass

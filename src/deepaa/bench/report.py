@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import secrets
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from deepaa.bench.peers import LIBRARIES
 from deepaa.bench.timing import Timing
 from deepaa.ops import native
+from deepaa.run_files import write_file
 
 FORMAT, VERSION = "deepaa-bench-ops", 1
 NOTES = (
@@ -206,17 +206,7 @@ def report_json(report: OpsReport) -> str:
 
 def write_report(report: OpsReport, path: Path) -> None:
     """The report at `path`, whole or not at all."""
-    write_text(path, report_json(report))
-
-
-def write_text(path: Path, text: str) -> None:
-    """`text` at `path`, whole or not at all."""
-    draft = path.with_name(f".bench-{secrets.token_hex(8)}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(path, report_json(report).encode())
 
 
 def writable(path: Path) -> Path:

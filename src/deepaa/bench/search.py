@@ -13,12 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deepaa.bench.report import TextTable, hardware, versions, writable, write_text
+from deepaa import distributed
+from deepaa.bench.report import TextTable, hardware, versions, writable
 from deepaa.models import build_model, channel_statistics, frozen_copy
 from deepaa.pairs import SearchData
 from deepaa.pipeline import proxy_name
 from deepaa.policy import Policy
 from deepaa.presets import PRESETS, SPACES
+from deepaa.run_files import write_file
 from deepaa.search import Search
 from deepaa.sources import LabelledImages, load_dataset
 from deepaa.splits import stratified_splits
@@ -78,8 +80,7 @@ def main_search(
         raise ValueError(f"no preset {unknown[0]!r}; there are {', '.join(PRESETS)}")
     if steps < 1:
         raise ValueError(f"steps should be at least 1, got {steps}")
-    where = torch.device("cuda" if device == "auto" and torch.cuda.is_available() else "cpu")
-    where = where if device == "auto" else torch.device(device)
+    where = distributed.init(device)
     images = load_dataset(data)
     changes = {**(settings or {}), **({} if precision is None else {"precision": precision})}
     found = [
@@ -96,7 +97,7 @@ def main_search(
         found,
     )
     if path is not None:
-        write_text(path, search_json(report))
+        write_file(path, search_json(report).encode())
     return report
 
 

@@ -79,7 +79,7 @@ def _apply(images: Tensor, draw: Draw, table: Table) -> Tensor:
     done = engine.run_batch(rounded, draw.choice, draw.uniform, table).to(images.dtype)
     # by a tensor: CUDA divides by a number through its reciprocal, which rounds differently
     done /= torch.full((), 255.0, dtype=images.dtype, device=images.device)
-    untouched = engine.identity_rows(table, images.device)[draw.choice].all(1)
+    untouched = engine.identity_rows(table, images)[draw.choice].all(1)
     return torch.where(untouched[:, None, None, None], images, done)
 
 

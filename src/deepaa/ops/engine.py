@@ -76,10 +76,10 @@ def _checked_pil(
     return out
 
 
-def identity_rows(table: Table, device: torch.device) -> Tensor:
-    """(T,) which rows change nothing."""
-    rows = [row.operation.name == "identity" for row in table.rows]
-    return to_device(torch.tensor(rows, device="cpu"), device)
+def identity_rows(table: Table, images: Tensor) -> Tensor:
+    """(T,) which rows change nothing, on the device of `images`."""
+    _, channels, height, width = images.shape
+    return plan_for(table, channels, height, width, images.device).identity
 
 
 def run_batch(images: Tensor, choice: Tensor, uniform: Tensor, table: Table) -> Tensor:

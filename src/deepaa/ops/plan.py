@@ -64,6 +64,7 @@ class Plan:
     table: Table
     kinds: frozenset[int]
     lines: Tensor  # (T, 6) int32: a row's line before randomness
+    identity: Tensor  # (T,) bool: rows of the identity operation
     variants: Tensor | None  # (T, 2) float64: how many maps follow the first, in x and in y
     maps_x: Tensor  # (X, W + H) int32, 16.16 fixed point: columns' terms, then rows'
     maps_y: Tensor  # (Y, W + H) int32
@@ -184,6 +185,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
         table=table,
         kinds=kinds,
         lines=send(lines, np.int32),
+        identity=send([row.operation.name == "identity" for row in table.rows], np.bool_),
         variants=send(variants, np.float64) if np.max(variants) > 1 else None,
         maps_x=send(builder.maps_x or empty, np.int32),
         maps_y=send(builder.maps_y or empty, np.int32),
@@ -273,11 +275,12 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
         lines[..., 1:5] = torch.where(lines[..., :1] == Kind.CUTOUT, box, lines[..., 1:5])
     if plan.crops is not None:
         is_crop = lines[..., :1] == Kind.RESIZED_CROP
+        grids = lines[..., 1:2].clone()  # boxes take this place
         for grid in range(len(plan.crops[0])):
             area, shape, fallback = (part[grid] for part in plan.crops)
             box = resized_crop_boxes(
                 u, plan.height, plan.width, area, shape, fallback.to(torch.int32)
             )
-            here = is_crop & (plan.lines[choice][..., 1:2] == grid)
+            here = is_crop & (grids == grid)
             lines[..., 1:5] = torch.where(here, box, lines[..., 1:5])
     return lines
