@@ -53,6 +53,9 @@ def test_changes() -> None:
     assert changed(start, "penalty=1").search.penalty == 1.0
     assert changed(start, "layers=null").search.layers is None
     assert changed(start, "precision=bfloat16").search.precision == "bfloat16"
+    assert changed(start, "deviation_draws=auto").search.deviation_draws is None
+    stepped = changed(changed(start, "train.schedule=step"), "train.milestones=[3, 6]")
+    assert stepped.proxy.train.milestones == (3, 6)
     assert changed(start, "augment=false").proxy.augment is False
     assert changed(start, "train.lr=0.05").proxy.train.lr == 0.05
     assert chosen_settings("fast", changes=["steps=5", "steps=6"]).search.steps == 6

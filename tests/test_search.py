@@ -14,9 +14,18 @@ from torch import Tensor
 from deepaa import CIFAR, Operation, Policy, Space
 from deepaa.gradients import mean_gradient
 from deepaa.keys import hash_int
-from deepaa.pairs import Pair, Pools
+from deepaa.pairs import Pairs, Pools
 from deepaa.policy import Layers
-from deepaa.rewards import Sampling, all_transformations, layer_scene, rewards_of, sampled_chains
+from deepaa.rewards import (
+    Rewards,
+    Sampling,
+    all_transformations,
+    deviation,
+    layer_scene,
+    policy_scene,
+    rewards_of,
+    sampled_chains,
+)
 from deepaa.scorer import Scorer
 from deepaa.search import LayerRecord, Search, SearchConfig, SearchData, StepRecord
 
@@ -107,14 +116,14 @@ def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
         prefix = Policy(space, Layers(Policy.uniform(space, depth).row_probabilities()))
         images, labels = blobs(9, 4)
         image, label = images[:1], labels[:1]
-        pair = Pair(image, label, images[1:], labels[1:])
+        pairs = Pairs(image, label, images[None, 1:], labels[None, 1:])
         target = mean_gradient(model, images[1:], labels[1:], torch.full((8,), 1 / 8))
         p = torch.rand(len(space), dtype=torch.float64).softmax(0)
-        found_cosine, slopes = Scorer(model, HOW)(layer_scene(pair, prefix, p, HOW, 3))
-        rewards = rewards_of(slopes, len(space))
+        found_cosine, slopes = Scorer(model, HOW)(layer_scene(pairs, prefix, p, HOW, [3]))
+        rewards = rewards_of(slopes, p, torch.arange(len(space))).mean[0]
 
         draws = 1 if depth == 0 else HOW.prefixes
-        batch = all_transformations(image, prefix, 3, draws)
+        batch = all_transformations(image, prefix, [3], draws, torch.arange(len(space)))[0]
 
         def cosine(q: Tensor) -> float:
             parts = mean_gradient(model, batch, label.expand(len(batch)), (q / draws).repeat(draws))
@@ -140,9 +149,57 @@ def test_stratified_chains_follow_the_layer_closely() -> None:
     black = Space((Operation("identity"), Operation("brightness", 0.0, 1.0)), levels=2)
     share = torch.tensor([0.3, 0.7, 0.0], dtype=torch.float64)
     nothing = Policy(black, Layers(torch.zeros(0, 3)))
-    out = sampled_chains(image, nothing, share, 1, 100, stratified=True)
+    out = sampled_chains(image, nothing, share, [1], 100, stratified=True)[0]
     assert abs(int((out.flatten(1).sum(1) == 0).sum()) - 70) <= 1
-    assert sampled_chains(image, prefix, p, 1, 10, stratified=False).shape == (10, 3, 16, 16)
+    out = sampled_chains(image, prefix, p, [1], 10, stratified=False)
+    assert out.shape == (1, 10, 3, 16, 16)
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool) -> None:
+    images, labels = blobs(3, 7)
+    prefix, p = Policy.uniform(CIFAR, 2), torch.rand(139, dtype=torch.float64).softmax(0)
+    how = dataclasses.replace(HOW, chains=20, stratified=stratified)
+    pairs = Pairs(images, labels, images[None].repeat(3, 1, 1, 1, 1), labels[None].repeat(3, 1))
+    seeds = [11, 5, 2**63 + 7]
+    together = layer_scene(pairs, prefix, p, how, seeds)
+    for i, seed in enumerate(seeds):
+        alone = layer_scene(Pairs(*(part[i : i + 1] for part in pairs)), prefix, p, how, [seed])
+        for name in ("originals", "chains", "images", "labels"):
+            assert torch.equal(getattr(together, name)[i], getattr(alone, name)[0]), name
+        seen = policy_scene(Pairs(*(part[i : i + 1] for part in pairs)), prefix, 9, [seed])
+        assert torch.equal(policy_scene(pairs, prefix, 9, seeds).chains[i], seen.chains[0])
+
+
+def test_rewards_without_the_noise_that_all_share() -> None:
+    """From known numbers: image effects, noise common to all rows, noise of each row."""
+    generator = torch.Generator().manual_seed(1)
+    images, draws, rows = 400, 4, 6
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    p = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+    scale = torch.tensor([0, 0.1, 0.2, 0, 0.1, 0.2])
+    noise = torch.tensor([0, 0.1, 0.1, 0.3, 0.3, 0.3])
+    means = torch.tensor([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    shared = 0.5 * normal(images, draws, 1)
+    slopes = means + scale * normal(images, 1, rows) + noise * normal(images, draws, rows) + shared
+    found = rewards_of(slopes.flatten(1), p, torch.arange(rows))
+    assert torch.allclose(found.mean, slopes.mean(1))
+    assert torch.allclose(found.relative, (slopes - slopes[..., :1]).mean(1))
+    for wanted in (4, 16, 1000):
+        expected = (scale**2 + (0.25 + noise**2) / wanted).sqrt()
+        assert (deviation(found, wanted) - expected).abs().max() < 0.05, wanted
+    plain = deviation(found, None)
+    assert torch.allclose(plain, found.mean.std(0, correction=0))
+    one = rewards_of(slopes[:, 0], p, torch.arange(rows))
+    assert torch.equal(deviation(one, 16), one.mean.std(0, correction=0))
+    # the parts are told apart with far less noise than the plain deviation has
+    few = [Rewards(*(part[i : i + 16] for part in found)) for i in range(0, images, 16)]
+    apart = torch.stack([d - d[0] for d in (deviation(f, 16) for f in few)]).std(0)
+    as_seen = torch.stack([d - d[0] for d in (deviation(f, None) for f in few)]).std(0)
+    assert apart[3] < 0.9 * as_seen[3]
 
 
 # Settings
@@ -160,7 +217,14 @@ FIRST_REWARD = {
     "tie_signs": False,
     "epsilon": 1e-2,
 }
-LATER_REWARD = {"prefixes": 3, "chains": 0, "stratified": False, "penalty": 0.0}
+LATER_REWARD = {
+    "prefixes": 3,
+    "chains": 0,
+    "stratified": False,
+    "penalty": 0.0,
+    "deviation_draws": None,
+    "halvings": 0,
+}
 
 
 def logits_after(config: SearchConfig, layer: int) -> Tensor:
@@ -288,20 +352,19 @@ def test_a_reward_that_is_not_finite_is_skipped_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
-    real, calls = search._scorer, 0
+    real = search._scorer
 
-    def sometimes(scene):  # type: ignore[no-untyped-def]
-        nonlocal calls
-        calls += 1
-        cosine, slopes = real(scene)
-        return cosine, slopes * math.nan if calls == 2 else slopes
+    def sometimes(scene, hook):  # type: ignore[no-untyped-def]
+        cosine, slopes = real(scene, hook)
+        slopes[1] *= math.nan
+        return cosine, slopes
 
     monkeypatch.setattr(search, "_scorer", sometimes)
     record = next(iter(search))
     assert record.skipped == 1
     assert torch.isfinite(search.logits).all()
     monkeypatch.setattr(
-        search, "_scorer", lambda scene: (real(scene)[0], real(scene)[1] * math.nan)
+        search, "_scorer", lambda scene, hook: (real(scene)[0], real(scene)[1] * math.nan)
     )
     with pytest.raises(FloatingPointError, match="layer 1, step 1: no reward is finite"):
         next(iter(search))
@@ -316,14 +379,16 @@ def test_pairs_share_a_class_and_leave_held_out_images_alone() -> None:
     held = {tuple(image.flatten().tolist()) for image in data.images[pools.heldout]}
     assert len(held) == 50
     for seed in range(20):
-        for image, label, batch, labels in pools.pairs(hash_int(1, seed), 8):
+        pairs = pools.fetch(pools.choose(hash_int(1, seed), 8), torch.device("cpu"))
+        assert pairs.originals.shape == (8, 9, 3, 16, 16)
+        assert (pairs.original_labels == pairs.labels[:, None]).all()
+        for image in pairs.images:
             assert tuple(image.flatten().tolist()) not in held
-            assert batch.shape == (9, 3, 16, 16)
-            assert (labels == label).all()
     again = Pools(data, validation=9, heldout=50, same_class=True, seed=3)
     assert torch.equal(again.heldout, pools.heldout)
-    mixed = Pools(data, validation=200, heldout=50, same_class=False, seed=3).pairs(1, 1)[0]
-    assert len(set(mixed.batch_labels.tolist())) == 4
+    mixed = Pools(data, validation=200, heldout=50, same_class=False, seed=3)
+    labels = mixed.fetch(mixed.choose(1, 1), torch.device("cpu")).original_labels
+    assert len(set(labels.flatten().tolist())) == 4
 
 
 @pytest.mark.parametrize(
@@ -352,8 +417,46 @@ def test_a_space_without_identity_is_refused() -> None:
 
 
 def test_passes_are_counted_as_foretold() -> None:
-    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, SMALL)
-    steps = [r for r in search if isinstance(r, StepRecord)]
-    assert steps[0].passes == SMALL.passes_per_step(139, first=True)
-    later = [b.passes - a.passes for a, b in itertools.pairwise(steps[3:])]
-    assert set(later) == {SMALL.passes_per_step(139, first=False)}
+    foretold = SMALL.passes_per_step(139, first=False)
+    for halvings in (0, 2):
+        config = dataclasses.replace(SMALL, halvings=halvings)
+        search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
+        steps = [r for r in search if isinstance(r, StepRecord)]
+        assert steps[0].passes == SMALL.passes_per_step(139, first=True)
+        later = {b.passes - a.passes for a, b in itertools.pairwise(steps[3:])}
+        assert max(later) <= foretold
+        assert min(later) > 0.9 * foretold
+        assert halvings or later == {foretold}
+
+
+def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
+    config = dataclasses.replace(SMALL, layers=2, steps=8, halvings=2, prefixes=2)
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
+    seen = []
+    for record in search:
+        if isinstance(record, StepRecord) and record.layer == 2:
+            before = search.logits.clone()
+            seen.append((len(search.active), before))
+    assert [n for n, _ in seen] == [139, 139, 69, 69, 34, 34, 34, 34]
+    (_, early), (_, late) = seen[4], seen[7]
+    aside = torch.ones(139, dtype=torch.bool)
+    aside[search.active] = False
+    assert 0 in search.active
+    assert torch.equal(early[aside], late[aside])
+    assert (early[search.active] != late[search.active]).all()
+    least = early[search.active[search.active != 0]].min()
+    assert least >= seen[3][1][aside].max() - 4 * config.learning_rate
+
+
+def test_a_layer_that_is_decided_ends_early() -> None:
+    config = dataclasses.replace(QUICK, layers=2, penalty=0.0, steps=80, converged=0.6)
+    search, records = run(planted(row_of("rotate", 30.0)), config)
+    steps = [r for r in records if isinstance(r, StepRecord)]
+    assert max(r.step for r in steps if r.layer == 1) == 80
+    last = max(r.step for r in steps if r.layer == 2)
+    if last < 80:
+        shares = search.policy.operation_probabilities()[1]
+        assert last >= 20
+        assert float(shares.max()) > 0.6
+    whole, _ = run(planted(row_of("rotate", 30.0)), dataclasses.replace(config, converged=1.0))
+    assert whole.step == 80

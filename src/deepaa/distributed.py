@@ -6,6 +6,7 @@ wait for a GPU; tensors travel over the backend of their device.
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,6 +42,8 @@ def init(device: str = "auto", *, timeout: float = TIMEOUT) -> torch.device:
     if chosen.type == "cuda":
         chosen = _own_gpu()
     if not dist.is_initialized():
+        # imported later, while the group exists, it keeps gloo's threads alive at exit
+        importlib.import_module("torch._dynamo")
         backends = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         with _explained():
             dist.init_process_group(backends, timeout=timedelta(seconds=timeout))

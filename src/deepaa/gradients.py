@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp
+
+from deepaa import dual
 
 Params = dict[str, Tensor]
 
@@ -36,15 +38,30 @@ def losses(
     No autocast: forward-mode derivatives do not go through it. The weights are cast instead, and
     the outputs are brought back to at least float32 before the loss.
     """
-    state = {**dict(model.named_buffers()), **params}
-    if images.is_cuda:
-        images = images.contiguous(memory_format=torch.channels_last)
-    if dtype is not None:
-        state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state.items()}
-    outputs = functional_call(model, state, (images,))
-    if outputs.dtype != torch.float64:
-        outputs = outputs.float()
-    return F.cross_entropy(outputs, labels, reduction="none")
+    state = _state(model, params, dtype)
+    return _cross_entropy(functional_call(model, state, (_laid_out(images),)), labels)
+
+
+def _state(model: nn.Module, params: Params, dtype: torch.dtype | None) -> Params:
+    """All tensors of the model, `params` in the place of its own."""
+    rest = {name: p.detach() for name, p in model.named_parameters() if name not in params}
+    return _cast({**dict(model.named_buffers()), **rest, **params}, dtype)
+
+
+def _cast(tensors: Params, dtype: torch.dtype | None) -> Params:
+    if dtype is None:
+        return tensors
+    return {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
+
+
+def _laid_out(images: Tensor) -> Tensor:
+    """As convolutions on CUDA prefer them."""
+    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
+
+
+def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    wide = outputs if outputs.dtype == torch.float64 else outputs.float()
+    return F.cross_entropy(wide, labels, reduction="none")
 
 
 def _chunks(n: int, chunk: int) -> Iterator[slice]:
@@ -62,9 +79,17 @@ class Functions(NamedTuple):
 
 
 def functions(
-    model: nn.Module, dtype: torch.dtype | None = None, *, compiled: bool = False
+    model: nn.Module,
+    dtype: torch.dtype | None = None,
+    *,
+    compiled: bool = False,
+    steps: Sequence[dual.Step] | None = None,
 ) -> Functions:
-    """Both passes in `dtype`, compiled once per batch size if asked."""
+    """Both passes in `dtype`, compiled once if asked.
+
+    Args:
+        steps: The network as `dual.trace` sees it: slopes then come from dual numbers.
+    """
 
     def gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
         def total(p: Params) -> Tensor:
@@ -80,13 +105,39 @@ def functions(
         found: Tensor = jvp(each, (params,), (direction,))[1]
         return found
 
+    def dual_slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
+        assert steps is not None
+        values = _state(model, params, dtype)
+        outputs, moves = dual.run(model, steps, values, _cast(direction, dtype), _laid_out(images))
+        # the slope of cross-entropy: the outputs' slopes under the softmax, less the label's
+        wide = torch.promote_types(outputs.dtype, torch.float32)
+        outputs, moves = outputs.to(wide), moves.to(wide)
+        own = moves.gather(1, labels[:, None])[:, 0]
+        return (outputs.softmax(1) * moves).sum(1) - own
+
+    along = slopes if steps is None else dual_slopes
     if not compiled:
-        return Functions(gradient, slopes)
+        return Functions(gradient, along)
     # the derivative is taken inside, never outside: dual numbers do not enter compiled code
-    return Functions(
-        torch.compile(gradient, fullgraph=True, dynamic=False),
-        torch.compile(slopes, fullgraph=True, dynamic=False),
-    )
+    fast_gradient = torch.compile(gradient, fullgraph=True)
+    fast_slopes = torch.compile(along, fullgraph=True)
+
+    def any_gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
+        _of_any_size(images, labels, weights)
+        return fast_gradient(params, images, labels, weights)
+
+    def any_slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
+        _of_any_size(images, labels)
+        return fast_slopes(params, direction, images, labels)
+
+    return Functions(any_gradient, any_slopes)
+
+
+def _of_any_size(*batches: Tensor) -> None:
+    """Have the number of images stay open in compiled code, so that it is compiled once."""
+    if len(batches[0]) > 1:  # compilers treat a batch of one apart
+        for batch in batches:
+            torch._dynamo.maybe_mark_dynamic(batch, 0)
 
 
 def mean_gradient(
@@ -112,10 +163,9 @@ def mean_gradient(
     return total or {name: torch.zeros_like(p) for name, p in params.items()}
 
 
-def _dot(a: Params, b: Params) -> Tensor:
-    """The inner product, accumulated in float64: a network has millions of small terms."""
-    terms = [(a[name].double() * b[name].double()).sum() for name in a]
-    return torch.stack(terms).sum()
+def _flat(params: Params) -> Tensor:
+    """All numbers in float64, one after the other: a network has millions of small terms."""
+    return torch.cat([p.reshape(-1) for p in params.values()]).double()
 
 
 def cosine_and_direction(
@@ -126,18 +176,17 @@ def cosine_and_direction(
     u = v / |g| - (v.g) g / |g|^3, divided by |v| too when `normalise`: the exact derivative of the
     cosine, which weighs all images alike. Where either vector is zero, both results are zero.
     """
-    dot, g2, v2 = _dot(target, gradient), _dot(gradient, gradient), _dot(target, target)
+    a, b = _flat(target), _flat({name: gradient[name] for name in target})
+    dot, g2, v2 = a @ b, b @ b, a @ a
     usable = (g2 > 0) & (v2 > 0)
     g = torch.where(usable, g2, 1.0).sqrt()
     v = torch.where(usable, v2, 1.0).sqrt()
     cosine = torch.where(usable, dot / (g * v), 0.0)
     scale = torch.where(usable, 1 / (g * v if normalise else g), 0.0)
-    along = dot / (g * g)
+    flat = torch.split(scale * (a - dot / (g * g) * b), [p.numel() for p in target.values()])
     direction = {
-        name: (scale * (target[name].double() - along * gradient[name].double())).to(
-            target[name].dtype
-        )
-        for name in target
+        name: part.view(p.shape).to(p.dtype)
+        for (name, p), part in zip(target.items(), flat, strict=True)
     }
     return cosine, direction
 
@@ -160,6 +209,24 @@ def loss_slopes(
             for part in _chunks(len(images), chunk)
         ]
     return torch.cat(slopes) if slopes else torch.zeros(0, device=images.device)
+
+
+def dual_steps(model: nn.Module, images: Tensor, labels: Tensor) -> list[dual.Step] | None:
+    """The network for dual numbers, if they give the slopes that torch's forward mode gives."""
+    steps = dual.trace(model)
+    if steps is None:
+        return None
+    try:
+        wide = copy.deepcopy(model).double()  # where two right ways agree to many digits
+        params = weights_of(wide)
+        direction = {name: p * p.abs().mean().sqrt() for name, p in params.items()}
+        images = images.double() if images.is_floating_point() else images
+        with torch.no_grad():
+            expected = functions(wide).slopes(params, direction, images, labels)
+            found = functions(wide, steps=steps).slopes(params, direction, images, labels)
+    except Exception:  # a layer that is not what it seemed, or insists on float32
+        return None
+    return steps if bool((found - expected).norm() <= 1e-6 * expected.norm()) else None
 
 
 def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
@@ -189,7 +256,7 @@ def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
 
 def _check_slopes(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     gradient = mean_gradient(model, images, labels, _even(images, torch.float32))
-    norm = _dot(gradient, gradient).sqrt()
+    norm = _flat(gradient).norm()
     if not bool(torch.isfinite(norm)):
         raise ValueError("the model's gradient is not finite")
     if norm == 0:
@@ -219,10 +286,10 @@ def _slope_error(model: nn.Module, images: Tensor, labels: Tensor, relative: flo
     params = weights_of(model)
     images = images.to(next(iter(params.values())).dtype) if images.is_floating_point() else images
     gradient = mean_gradient(model, images, labels, _even(images, torch.float32))
-    norm = _dot(gradient, gradient).sqrt()
+    norm = _flat(gradient).norm()
     direction = {name: (g / norm).to(g.dtype) for name, g in gradient.items()}
     slopes = loss_slopes(model, images, labels, direction)
-    step = relative * max(1.0, torch.sqrt(_dot(params, params)).item())
+    step = relative * max(1.0, _flat(params).norm().item())
     with torch.no_grad():
         there = [
             losses(

@@ -20,13 +20,24 @@ class SearchData(NamedTuple):
     validation_labels: Tensor
 
 
-class Pair(NamedTuple):
-    """One image (1, C, H, W) with its label (1,), and a batch of originals with theirs."""
+class Chosen(NamedTuple):
+    """Which images are looked at, on the CPU: places in the data, not the images themselves."""
 
-    image: Tensor
-    label: Tensor
-    batch: Tensor
-    batch_labels: Tensor
+    images: Tensor  # (G,)
+    originals: Tensor  # (G, V)
+
+    def part(self, numbers: list[int]) -> Chosen:
+        """Some of them."""
+        return Chosen(self.images[numbers], self.originals[numbers])
+
+
+class Pairs(NamedTuple):
+    """G images with their labels, and for each a batch of V originals with theirs."""
+
+    images: Tensor  # (G, C, H, W)
+    labels: Tensor  # (G,)
+    originals: Tensor  # (G, V, C, H, W)
+    original_labels: Tensor  # (G, V)
 
 
 class Pools:
@@ -64,36 +75,38 @@ class Pools:
         if missing := [c for c in present if not len(self.originals[c])]:
             raise ValueError(f"no validation image of class {missing[0]} ({len(missing)} missing)")
 
-    def pairs(self, seed: int, n: int) -> list[Pair]:
+    def choose(self, seed: int, n: int) -> Chosen:
         """`n` pairs: classes uniformly, an image of each, and a batch of originals for each."""
         generator = _generator(seed)
 
         def below(limit: int, count: int) -> Tensor:
             return torch.randint(limit, (count,), generator=generator)
 
-        found = []
+        indices, batches = [], []
         for place in below(len(self.classes), n).tolist():
             members = self.members[self.classes[place]]
-            index = int(members[below(len(members), 1)])
-            found.append(self._pair(index, generator))
-        return found
+            indices.append(int(members[below(len(members), 1)]))
+            batches.append(self._originals(indices[-1], generator))
+        return Chosen(torch.tensor(indices), torch.stack(batches))
 
-    def heldout_pairs(self) -> list[Pair]:
+    def heldout_pairs(self) -> Chosen:
         """A pair for each held-out image, the same every time."""
         generator = _generator(hash_int(self.seed, 2))
-        return [self._pair(index, generator) for index in self.heldout.tolist()]
+        batches = [self._originals(index, generator) for index in self.heldout.tolist()]
+        return Chosen(self.heldout, torch.stack(batches))
 
-    def _pair(self, index: int, generator: torch.Generator) -> Pair:
+    def _originals(self, index: int, generator: torch.Generator) -> Tensor:
+        candidates = self.originals[int(self.labels[index])]
+        return candidates[torch.randint(len(candidates), (self.validation,), generator=generator)]
+
+    def fetch(self, chosen: Chosen, device: torch.device) -> Pairs:
+        """The images themselves, on a device."""
         d = self.data
-        originals = self.originals[int(self.labels[index])]
-        batch = originals[torch.randint(len(originals), (self.validation,), generator=generator)]
-        batch = to_device(batch, d.validation_images.device)
-        return Pair(
-            d.images[index : index + 1],
-            d.labels[index : index + 1],
-            d.validation_images[batch],
-            d.validation_labels[batch],
-        )
+        places = to_device(chosen.images, d.images.device)
+        batches = to_device(chosen.originals, d.validation_images.device)
+        found = d.images[places], d.labels[places]
+        originals = d.validation_images[batches], d.validation_labels[batches]
+        return Pairs(*(part.to(device) for part in (*found, *originals)))
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -25,7 +25,7 @@ from deepaa.presets import SPACES, ProxyConfig
 from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run
 from deepaa.search import LayerRecord, Search, StepRecord
-from deepaa.search_config import SearchConfig
+from deepaa.search_config import SearchConfig, precision_on
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
 from deepaa.space import Operation, Space
 from deepaa.splits import check_labels, stratified_splits
@@ -143,7 +143,12 @@ class PolicySearch:
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
         policy = default_augmentation(self.space) if self.proxy.augment else None
-        config = dataclasses.replace(self.proxy.train, seed=self.config.seed)
+        config = dataclasses.replace(
+            self.proxy.train,
+            seed=self.config.seed,
+            precision=precision_on(self.device, self.config.precision),
+            channels_last=self.proxy.train.channels_last or self.device.type == "cuda",
+        )
         images, labels = self.data.images[part], self.data.labels[part]
         training = Training(self.model, images, labels, policy, config, self.device)
         # every process trains all batches, so they come by here together

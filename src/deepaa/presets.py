@@ -42,6 +42,9 @@ _AUTHORS = SearchConfig(
     chains=556,
     stratified=False,
     tie_signs=False,
+    deviation_draws=None,
+    halvings=0,
+    converged=1.0,
 )
 
 PRESETS: Mapping[str, Preset] = {

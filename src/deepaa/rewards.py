@@ -1,7 +1,8 @@
-"""What one image says about a layer: the reward of every transformation (Eq. 9), and its cosine."""
+"""What images say about a layer: the reward of every transformation (Eq. 9), and the cosine."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.gradients import Functions, cosine_and_direction, loss_slopes, mean_gradient
-from deepaa.keys import draw_words, hash_int, sample_keys
+from deepaa.keys import draw_words, hash_int, sample_key
 from deepaa.ops import Draw, apply_batch
 from deepaa.ops.plan import to_device
-from deepaa.pairs import Pair
+from deepaa.pairs import Pairs
 from deepaa.policy import Layers, Policy
 from deepaa.stages import thresholds
 
@@ -32,105 +33,181 @@ class Sampling:
     chunk: int
     dtype: torch.dtype | None
     compiled: bool = False
-    """Compile the passes and, on CUDA, replay them as one graph per image."""
+    """Compile the passes and, on CUDA, replay them as one graph."""
+    dual: bool = False
+    """Take slopes by our dual numbers where the network can be followed, not by torch's."""
 
 
-def keys_for(seed: int, purpose: int, n: int, device: torch.device) -> Tensor:
-    """(n,) keys that depend on the seed and the purpose alone."""
-    return sample_keys(seed, purpose, torch.arange(n, device=device))
+def keys_for(seeds: Sequence[int], purpose: int, n: int, device: torch.device) -> Tensor:
+    """(G x n,) keys: `n` for each seed, which depend on the seed and the purpose alone."""
+    firsts = torch.tensor([sample_key(seed, purpose, 0) for seed in seeds])
+    return (to_device(firsts, device)[:, None] + torch.arange(n, device=device)).flatten()
 
 
 class Scene(NamedTuple):
-    """All that the network sees for one image."""
+    """All that the network sees for G images."""
 
-    originals: Tensor  # (V, C, H, W): v is their mean gradient
-    original_labels: Tensor
-    chains: Tensor  # (M, C, H, W): g is their weighted gradient
+    originals: Tensor  # (G, V, C, H, W): v is their mean gradient
+    original_labels: Tensor  # (G, V)
+    chains: Tensor  # (G, M, C, H, W): g is their weighted gradient
     weights: Tensor  # (M,)
-    images: Tensor  # (S, C, H, W): their slopes are asked for; may be none
-    label: Tensor  # (1,) of chains and images
+    images: Tensor  # (G, S, C, H, W): their slopes are asked for; may be none
+    labels: Tensor  # (G,) of chains and images
+
+    @property
+    def passes(self) -> int:
+        """Images through the network for each of the G."""
+        return self.originals.shape[1] + self.chains.shape[1] + self.images.shape[1]
 
 
-def look(model: nn.Module, scene: Scene, how: Sampling, passes: Functions) -> tuple[Tensor, Tensor]:
-    """The cosine of v and g, and the slopes of the images' losses along Eq. 9's direction."""
-    n, chunk = len(scene.originals), how.chunk
-    even = torch.full((n,), 1 / n, device=scene.originals.device)
-    originals = scene.originals, scene.original_labels, even
-    v = mean_gradient(model, *originals, chunk=chunk, passes=passes)
-    chains = scene.chains, scene.label.expand(len(scene.chains)), scene.weights
-    g = mean_gradient(model, *chains, chunk=chunk, passes=passes)
+def look(
+    model: nn.Module, scene: Scene, i: int, how: Sampling, passes: Functions
+) -> tuple[Tensor, Tensor]:
+    """For image `i`: the cosine of v and g, and the slopes of losses along Eq. 9's direction."""
+    originals, chains, images = scene.originals[i], scene.chains[i], scene.images[i]
+    label, chunk = scene.labels[i], how.chunk
+    even = torch.full((len(originals),), 1 / len(originals), device=originals.device)
+    v = mean_gradient(model, originals, scene.original_labels[i], even, chunk=chunk, passes=passes)
+    labels = label.expand(len(chains)).contiguous()
+    g = mean_gradient(model, chains, labels, scene.weights, chunk=chunk, passes=passes)
     cosine, direction = cosine_and_direction(v, g, normalise=how.normalise_target)
-    labels = scene.label.expand(len(scene.images))
-    return cosine, loss_slopes(model, scene.images, labels, direction, chunk=chunk, passes=passes)
+    labels = label.expand(len(images)).contiguous()
+    return cosine, loss_slopes(model, images, labels, direction, chunk=chunk, passes=passes)
 
 
-def all_transformations(image: Tensor, prefix: Policy, seed: int, draws: int) -> Tensor:
-    """(draws x T, C, H, W): `draws` images from the prefix, each under every row of the table."""
-    table, device = prefix.table, image.device
-    first = augmented(image, prefix, seed, draws)
-    images = first.repeat_interleave(len(table), 0)
-    rows = torch.arange(len(table), device=device).repeat(draws)[:, None]
-    uniform = draw_words(keys_for(seed, 1, len(rows), device), 1, table.uniforms)[2]
-    return apply_batch(images, Draw(rows, uniform), table)
+def all_transformations(
+    images: Tensor, prefix: Policy, seeds: Sequence[int], draws: int, rows: Tensor
+) -> Tensor:
+    """(G, draws x R, C, H, W): `draws` images from the prefix, each under R rows of the table.
+
+    Args:
+        images: (G, C, H, W), with one seed each.
+        rows: (R,) which rows.
+    """
+    table, device = prefix.table, images.device
+    first = augmented(images, prefix, seeds, draws).flatten(0, 1)
+    choice = to_device(rows, device).repeat(len(first))[:, None]
+    keys = keys_for(seeds, 1, draws * len(rows), device)
+    uniform = draw_words(keys, 1, table.uniforms)[2]
+    out = apply_batch(first.repeat_interleave(len(rows), 0), Draw(choice, uniform), table)
+    return torch.unflatten(out, 0, (len(images), -1))
 
 
-def augmented(image: Tensor, policy: Policy, seed: int, n: int) -> Tensor:
-    """(n, C, H, W): the image (1, C, H, W) under `n` draws of the policy."""
-    images = image.expand(n, -1, -1, -1)
-    if not policy.depth:
-        return images.contiguous()
-    return apply_batch(images, policy.draw(keys_for(seed, 0, n, image.device)), policy.table)
+def augmented(images: Tensor, policy: Policy, seeds: Sequence[int], n: int) -> Tensor:
+    """(G, n, C, H, W): each image (G, C, H, W) under `n` draws of the policy."""
+    copies = images.repeat_interleave(n, 0)
+    if policy.depth:
+        draw = policy.draw(keys_for(seeds, 0, n, images.device))
+        copies = apply_batch(copies, draw, policy.table)
+    return torch.unflatten(copies, 0, (len(images), n))
 
 
 def sampled_chains(
-    image: Tensor, prefix: Policy, probabilities: Tensor, seed: int, n: int, *, stratified: bool
+    images: Tensor,
+    prefix: Policy,
+    probabilities: Tensor,
+    seeds: Sequence[int],
+    n: int,
+    *,
+    stratified: bool,
 ) -> Tensor:
-    """(n, C, H, W): the image under the prefix and then the layer `probabilities` (T,)."""
-    images = augmented(image, prefix, hash_int(seed, 2), n)
-    table = prefix.table
-    keys = keys_for(seed, 3, n, image.device)
-    if not stratified:
+    """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,)."""
+    table, device = prefix.table, images.device
+    first = augmented(images, prefix, [hash_int(seed, 2) for seed in seeds], n).flatten(0, 1)
+    keys = keys_for(seeds, 3, n, device)
+    if stratified:
+        choice, _, uniform = draw_words(keys, 1, table.uniforms)
+        # the i-th chain of an image takes its word from the i-th of n equal parts
+        parts = torch.arange(n, device=device).repeat(len(images))
+        words = (parts[:, None] * 2**53 + choice) // n
+        steps = to_device(thresholds(probabilities), device)
+        draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
+    else:
         draw = Policy(table, Layers(probabilities[None])).draw(keys)
-        return apply_batch(images, draw, table)
-    choice, _, uniform = draw_words(keys, 1, table.uniforms)
-    # the i-th chain takes its word from the i-th of n equal parts
-    words = (torch.arange(n, device=image.device)[:, None] * 2**53 + choice) // n
-    steps = to_device(thresholds(probabilities), image.device)
-    return apply_batch(images, Draw(torch.searchsorted(steps, words, right=True), uniform), table)
+    return torch.unflatten(apply_batch(first, draw, table), 0, (len(images), n))
 
 
 def layer_scene(
-    pair: Pair, prefix: Policy, probabilities: Tensor, how: Sampling, seed: int
+    pairs: Pairs,
+    prefix: Policy,
+    probabilities: Tensor,
+    how: Sampling,
+    seeds: Sequence[int],
+    rows: Tensor | None = None,
 ) -> Scene:
-    """What is looked at for one image in any layer.
+    """What is looked at in any layer.
 
-    The empty prefix of the first layer makes its mean gradient exact, not special.
+    The empty prefix of the first layer makes its mean gradient exact, not special. Where only some
+    rows are asked for, they get the more draws.
 
     Args:
         prefix: The layers found so far, over the table that `probabilities` (T,) indexes.
+        seeds: One for each image.
+        rows: (R,) which rows are rewarded; None for all.
     """
-    first = not prefix.depth
-    draws = 1 if first else how.prefixes
-    images = all_transformations(pair.image, prefix, seed, draws)
-    if first or not how.chains:  # the mean over the last layer is exact
+    first, total = not prefix.depth, len(prefix.table)
+    rows = torch.arange(total) if rows is None else rows
+    draws = 1 if first else how.prefixes * total // len(rows)
+    images = all_transformations(pairs.images, prefix, seeds, draws, rows)
+    if len(rows) == total and (first or not how.chains):  # the mean over the last layer is exact
         chains, weights = images, (probabilities / draws).repeat(draws)
     else:
-        n = how.chains
+        n = how.chains or total
         chains = sampled_chains(
-            pair.image, prefix, probabilities, seed, n, stratified=how.stratified
+            pairs.images, prefix, probabilities, seeds, n, stratified=how.stratified
         )
         weights = torch.full((n,), 1 / n)
     weights = to_device(weights.to(torch.float32), images.device)
-    return Scene(pair.batch, pair.batch_labels, chains, weights, images, pair.label)
+    return Scene(pairs.originals, pairs.original_labels, chains, weights, images, pairs.labels)
 
 
-def policy_scene(pair: Pair, policy: Policy, n: int, seed: int) -> Scene:
-    """`n` draws of a whole policy, or the image itself for no layers; no slopes."""
-    chains = augmented(pair.image, policy, seed, n if policy.depth else 1)
-    weights = torch.full((len(chains),), 1 / len(chains), device=chains.device)
-    return Scene(pair.batch, pair.batch_labels, chains, weights, chains[:0], pair.label)
+def policy_scene(pairs: Pairs, policy: Policy, n: int, seeds: Sequence[int]) -> Scene:
+    """`n` draws of a whole policy; no slopes."""
+    chains = augmented(pairs.images, policy, seeds, n)
+    weights = torch.full((n,), 1 / n, device=chains.device)
+    return Scene(
+        pairs.originals, pairs.original_labels, chains, weights, chains[:, :0], pairs.labels
+    )
 
 
-def rewards_of(slopes: Tensor, rows: int) -> Tensor:
-    """(T,) the mean over the prefixes' draws."""
-    return slopes.double().view(-1, rows).mean(0)
+class Rewards(NamedTuple):
+    """Rewards of R transformations for each of G images."""
+
+    mean: Tensor  # (G, R) over the prefixes' draws
+    relative: Tensor  # (G, R) the same, less the mean under the layer's distribution
+    spread: Tensor  # (G, R) variance of one draw's reward
+    noise: Tensor  # (G, R) variance of `relative` that the draws leave
+
+
+def rewards_of(slopes: Tensor, probabilities: Tensor, twin: Tensor) -> Rewards:
+    """What slopes (G, draws x R) say about each transformation.
+
+    The mean of the rewards under the layer's own distribution is zero, because Eq. 9's direction is
+    orthogonal to the layer's gradient: what a sample shows of it is noise that all transformations
+    share, and `relative` is without it.
+
+    Args:
+        probabilities: (R,) the layer's, of the rows asked for.
+        twin: (R,) rows that share their reward.
+    """
+    each = torch.unflatten(slopes.double(), 1, (-1, len(probabilities)))
+    each = (each + each[..., twin]) / 2
+    relative = each - (each @ (probabilities / probabilities.sum()))[..., None]
+    draws = each.shape[1]
+    if draws == 1:
+        nothing = torch.zeros_like(each[:, 0])
+        return Rewards(each[:, 0], relative[:, 0], nothing, nothing)
+    return Rewards(each.mean(1), relative.mean(1), each.var(1), relative.var(1) / draws)
+
+
+def deviation(rewards: Rewards, draws: int | None) -> Tensor:
+    """(R,) the standard deviation of rewards over images, as Eq. 10 takes it.
+
+    It holds what sets images apart and the noise of the draws behind each image's reward, and the
+    noise is most of it. Given `draws`, it is the deviation that so many draws would show: both
+    parts are estimated on their own, whatever number is at hand.
+    """
+    if draws is None or len(rewards.mean) < 2 or not bool(rewards.spread.any()):
+        return rewards.mean.std(0, correction=0)
+    between = rewards.relative.var(0) - rewards.noise.mean(0)
+    return (between.clamp(min=0) + rewards.spread.mean(0) / draws).sqrt()

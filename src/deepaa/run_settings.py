@@ -104,6 +104,10 @@ def _replaced(config: Any, name: str, value: object, prefix: str) -> Any:
     if name not in kinds:
         raise ValueError(f"no setting {prefix}{name!r}; there are {', '.join(kinds)}")
     parts = [part.strip() for part in kinds[name].split("|")]
+    if value == "auto" and "None" in parts and "str" not in parts:
+        value = None  # as the documentation writes it
+    if isinstance(value, list) and kinds[name].startswith("tuple"):
+        return dataclasses.replace(config, **{name: tuple(value)})
     fits = any(isinstance(value, _KINDS[part]) for part in parts if part in _KINDS)
     if not fits or (isinstance(value, bool) and "bool" not in parts):
         raise ValueError(f"{prefix}{name} should be {' or '.join(parts)}, got {value!r}")

@@ -18,14 +18,19 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.gradients import check_model
+from deepaa.gradients import check_model, dual_steps
 from deepaa.keys import hash_int
-from deepaa.pairs import Pair, Pools, SearchData
+from deepaa.ops.plan import to_device
+from deepaa.pairs import Chosen, Pools, SearchData
 from deepaa.policy import Layers, Policy
-from deepaa.rewards import Sampling, layer_scene, policy_scene, rewards_of
+from deepaa.rewards import Rewards, Sampling, deviation, layer_scene, policy_scene, rewards_of
 from deepaa.scorer import Scorer
-from deepaa.search_config import PRECISIONS, SearchConfig
+from deepaa.search_config import SearchConfig, precision_on
 from deepaa.space import Space
+
+GROUP_BYTES, MAX_GROUP = 256 << 20, 16
+"""Images of a step that are augmented and looked at together: bytes of all their versions, and
+their number."""
 
 __all__ = ["LayerRecord", "Search", "SearchConfig", "SearchData", "StepRecord"]
 
@@ -64,7 +69,8 @@ class Search:
     """A resumable search: iterate to run it; each step and each finished layer gives a record."""
 
     before_image: Callable[[], None] = staticmethod(lambda: None)
-    """Called before each image; what it raises leaves the step, which is then lost."""
+    """Called before each image, or before some at once on CUDA; what it raises leaves the step,
+    which is then lost."""
 
     def __init__(
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
@@ -77,8 +83,9 @@ class Search:
         self.device = next(model.parameters()).device
         if self.device.type == "cuda":
             model.to(memory_format=torch.channels_last)
+        self.precision = precision_on(self.device, config.precision)
         self.chunk = config.chunk
-        self._scorer = Scorer(model, self._sampling())
+        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // self._bytes_per_image()))
         self._pools = Pools(
             data,
             validation=config.validation,
@@ -87,8 +94,10 @@ class Search:
             seed=config.seed,
         )
         few = slice(0, min(16, len(data.images)))
-        check_model(model, data.images[few].to(self.device), data.labels[few].to(self.device))
-        self._twin = _twins(space) if config.tie_signs else torch.arange(len(space))
+        images, labels = data.images[few].to(self.device), data.labels[few].to(self.device)
+        check_model(model, images, labels)
+        how = self._sampling()
+        self._scorer = Scorer(model, how, dual_steps(model, images, labels) if how.dual else None)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.step, self.passes, self.skipped = 1, 0, 0, 0
         self.done = False
@@ -119,7 +128,7 @@ class Search:
     def __iter__(self) -> Iterator[StepRecord | LayerRecord]:
         """Records until the search is done; stop and go on at any time."""
         while not self.done:
-            if self.step < self.config.steps:
+            if self.step < self.config.steps and not self.converged:
                 yield self._run_step()
             else:
                 yield self._finish_layer()
@@ -131,62 +140,119 @@ class Search:
         self._momentum = torch.zeros_like(self.logits)
         self._square = torch.zeros_like(self.logits)
         self._prefix = self.prefix
+        self.active = torch.arange(len(self.table))
+        """(R,) the rows that are rewarded."""
 
     def _sampling(self) -> Sampling:
         c = self.config
+        compiled = c.compile if c.compile is not None else self.device.type == "cuda"
         return Sampling(
             prefixes=c.prefixes,
             chains=c.chains,
             stratified=c.stratified,
             normalise_target=c.normalise_target,
             chunk=self.chunk,
-            dtype=PRECISIONS[c.precision],
-            compiled=c.compile if c.compile is not None else self.device.type == "cuda",
+            dtype=torch.bfloat16 if self.precision == "bfloat16" else None,
+            compiled=compiled,
+            dual=compiled and self.device.type == "cuda",
         )
+
+    def _bytes_per_image(self) -> int:
+        """What one image of a step takes before the network."""
+        c = self.config
+        seen = c.validation + c.prefixes * len(self.table) + (c.chains or 0)
+        return seen * self.data.images[0].numel()
 
     def _run_step(self) -> StepRecord:
         began = time.perf_counter()
         seed = hash_int(hash_int(self.config.seed, self.layer), self.step)
-        pairs = self._pools.pairs(seed, self.config.images)
-        mine = distributed.share(len(pairs), distributed.rank(), distributed.world_size())
-        rows = [self._with_memory(partial(self._image_rewards, pairs[i], seed, i)) for i in mine]
-        width = len(self.table) + 2
-        # the device is waited for here, once a step
-        local = torch.stack(rows).cpu() if rows else torch.zeros(0, width, dtype=torch.float64)
-        gathered = distributed.all_gather_rows(local, len(pairs))
+        chosen = self._pools.choose(seed, self.config.images)
+        self._put_aside()
+        width = 2 + len(Rewards._fields) * len(self.active)
+        gathered = self._over_groups(partial(self._rewards, seed), chosen, width)
         usable = torch.isfinite(gathered).all(1)
         self.skipped += int((~usable).sum())
         self.passes += int(gathered[:, 1].nan_to_num().sum())
         gathered = gathered[usable]
         if len(gathered) == 0:
             raise FloatingPointError(f"layer {self.layer}, step {self.step}: no reward is finite")
-        self._update(gathered[:, 2:])
+        self._update(Rewards(*torch.split(gathered[:, 2:], len(self.active), 1)))
         self.step += 1
         return self._record(gathered[:, 0].mean().item(), time.perf_counter() - began)
 
-    def _image_rewards(self, pair: Pair, seed: int, number: int) -> Tensor:
-        """(2 + T,): cosine, image passes and rewards of one image."""
-        pair = Pair(*(part.to(self.device) for part in pair))
-        mine = hash_int(seed, 1 + number)
-        scene = layer_scene(pair, self._prefix, self.probabilities, self._sampling(), mine)
-        cosine, slopes = self._scorer(scene)
-        passes = len(scene.originals) + len(scene.chains) + len(scene.images)
-        head = torch.stack((cosine, torch.full_like(cosine, passes)))
-        return torch.cat((head, rewards_of(slopes, len(self.table))))
+    def _rewards(self, seed: int, chosen: Chosen, numbers: list[int]) -> Tensor:
+        """(G, 2 + 4 T): cosine, image passes and rewards of some images of a step."""
+        pairs = self._pools.fetch(chosen.part(numbers), self.device)
+        seeds = [hash_int(seed, 1 + number) for number in numbers]
+        how, rows = self._sampling(), self.active
+        scene = layer_scene(pairs, self._prefix, self.probabilities, how, seeds, rows)
+        cosines, slopes = self._scorer(scene, self.before_image)
+        head = torch.stack((cosines, torch.full_like(cosines, scene.passes)), 1)
+        p = to_device(self.probabilities[rows], self.device)
+        own = torch.arange(len(rows), device=self.device)
+        twins = self._twins() if self.config.tie_signs else own
+        return torch.cat((head, *rewards_of(slopes, p, twins)), 1)
 
-    def _update(self, rewards: Tensor) -> None:
+    def _over_groups(
+        self, work: Callable[[Chosen, list[int]], Tensor], chosen: Chosen, width: int
+    ) -> Tensor:
+        """(n, width) rows that `work` gives, of all processes; groups as large as memory allows."""
+        n = len(chosen.images)
+        mine = list(distributed.share(n, distributed.rank(), distributed.world_size()))
+        rows, at = [torch.zeros(0, width, dtype=torch.float64, device=self.device)], 0
+        while at < len(mine):
+            size = _even_part(len(mine), self.group)
+            found = self._with_memory(partial(work, chosen, mine[at : at + size]))
+            if found is not None:
+                rows.append(found)
+                at += size
+        # the device is waited for here, once a step
+        return distributed.all_gather_rows(torch.cat(rows).cpu(), n)
+
+    def _update(self, rewards: Rewards) -> None:
         """Eq. 10, and one step of Adam on the logits."""
         c = self.config
         penalty = c.penalty_first_layer if self.layer == 1 else c.penalty
-        rewards = (rewards + rewards[:, self._twin]) / 2
-        reward = rewards.mean(0) - penalty * rewards.std(0, correction=0)  # Eq. 10
-        p = self.probabilities
-        gradient = p * (reward - p @ reward)  # of sum p_n r_n in the logits
+        reward = rewards.mean.mean(0) - penalty * deviation(rewards, c.deviation_draws)  # Eq. 10
+        p = self.probabilities[self.active]
+        p = p / p.sum()
+        gradient = torch.zeros_like(self.logits)
+        gradient[self.active] = p * (reward - p @ reward)  # of sum p_n r_n in the logits
         t = self.step + 1
         self._momentum = 0.9 * self._momentum + 0.1 * gradient
         self._square = 0.999 * self._square + 0.001 * gradient**2
         mean, square = self._momentum / (1 - 0.9**t), self._square / (1 - 0.999**t)
-        self.logits = self.logits + c.learning_rate * mean / (square.sqrt() + c.epsilon)
+        change = torch.zeros_like(self.logits)  # rows put aside stay where they are
+        change[self.active] = (mean / (square.sqrt() + c.epsilon))[self.active]
+        self.logits = self.logits + c.learning_rate * change
+
+    def _twins(self) -> Tensor:
+        """(R,) the place of the row with the opposite sign, or of the row itself."""
+        rows = [self.table.rows[i] for i in self.active.tolist()]
+        index = {row: i for i, row in enumerate(rows)}
+        twins = [index.get(row.mirrored, i) for i, row in enumerate(rows)]
+        return to_device(torch.tensor(twins), self.device)
+
+    def _put_aside(self) -> None:
+        """At given steps of a later layer, leave the less likely half of the rows as they are."""
+        done = self.config.halvings_before(self.step) if self.layer > 1 else 0
+        left = max(2, len(self.table) >> done)
+        if left < len(self.active):
+            logits = self.logits[self.active].clone()
+            logits[self.active == self.table.identity] = math.inf
+            order = logits.argsort(descending=True, stable=True)
+            self.active = self.active[order[:left]].sort().values
+
+    @property
+    def converged(self) -> bool:
+        """Whether one operation other than identity holds the layer."""
+        if self.layer == 1 or self.step < self.config.steps // 4:
+            return False
+        p = self.probabilities
+        shares = Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
+        top = int(shares.argmax())
+        share = float(shares[top])
+        return self.table.operations[top].name != "identity" and share > self.config.converged
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities
@@ -208,20 +274,19 @@ class Search:
             seconds,
         )
 
-    def _with_memory(self, work: Callable[[], Tensor]) -> Tensor:
-        """`work()`, with smaller chunks where the device runs out of memory."""
-        self.before_image()
-        while True:
-            try:
-                return work()
-            except torch.OutOfMemoryError:
-                if self.chunk == 1:
-                    raise
-            # outside the except clause, so that the failed tensors are free
-            self.chunk = max(1, self.chunk // 2)
-            self._scorer = Scorer(self.model, self._sampling())
-            if self.device.type == "cuda":
-                torch.cuda.empty_cache()
+    def _with_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
+        """`work()`; None after making groups and chunks smaller where memory ran out."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            if self.chunk == 1:
+                raise
+        # outside the except clause, so that the failed tensors are free
+        self.chunk, self.group = max(1, self.chunk // 2), max(1, self.group // 2)
+        self._scorer = Scorer(self.model, self._sampling(), self._scorer.steps)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
 
     # Layers
 
@@ -270,21 +335,20 @@ class Search:
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:
         """(heldout,) cosines under a policy; the same images, batches and keys every time."""
-        pairs = self._pools.heldout_pairs()
-        mine = distributed.share(len(pairs), distributed.rank(), distributed.world_size())
+        chosen = self._pools.heldout_pairs()
         n = self.config.chains or len(self.table)
-        values = [
-            self._with_memory(partial(self._heldout_cosine, pairs[i], policy, n, i)) for i in mine
-        ]
-        self.passes += len(pairs) * (self.config.validation + (n if policy.depth else 1))
-        local = torch.stack(values).cpu() if values else torch.zeros(0, 1, dtype=torch.float64)
-        cosines: Tensor = distributed.all_gather_rows(local, len(pairs))[:, 0]
+        if not policy.depth and not self._scorer.how.compiled:
+            n = 1  # compiled code prefers the shape it knows to fewer images
+        cosines = self._over_groups(partial(self._cosines, policy, n), chosen, 1)[:, 0]
+        self.passes += len(cosines) * (self.config.validation + n)
         return cosines
 
-    def _heldout_cosine(self, pair: Pair, policy: Policy, n: int, number: int) -> Tensor:
-        pair = Pair(*(part.to(self.device) for part in pair))
-        seed = hash_int(hash_int(self.config.seed, 0), number)
-        return self._scorer(policy_scene(pair, policy, n, seed))[0][None]
+    def _cosines(self, policy: Policy, n: int, chosen: Chosen, numbers: list[int]) -> Tensor:
+        pairs = self._pools.fetch(chosen.part(numbers), self.device)
+        start = hash_int(self.config.seed, 0)
+        seeds = [hash_int(start, number) for number in numbers]
+        scene = policy_scene(pairs, policy, n, seeds)
+        return self._scorer(scene, self.before_image)[0][:, None]
 
     # Saving
 
@@ -298,6 +362,7 @@ class Search:
             "momentum": self._momentum,
             "square": self._square,
             "counters": torch.tensor(counters),
+            "active": self.active,
             "baseline": none if self._baseline is None else self._baseline,
             "previous": none if self._previous is None else self._previous,
         }
@@ -311,6 +376,7 @@ class Search:
             )
         self.found, self.logits = state["found"].clone(), state["logits"].clone()
         self._momentum, self._square = state["momentum"].clone(), state["square"].clone()
+        self.active = state["active"].clone()
         self.layer, self.step, self.passes, self.skipped, done = state["counters"].tolist()
         self.done = bool(done)
         self._prefix = self.prefix
@@ -318,8 +384,6 @@ class Search:
         self._previous = state["previous"].clone() if len(state["previous"]) else None
 
 
-def _twins(space: Space) -> Tensor:
-    """(T,) the row with the opposite sign, or the row itself."""
-    index = {row: i for i, row in enumerate(space.table.rows)}
-    twins = [index.get(row.mirrored, i) for i, row in enumerate(space.table.rows)]
-    return torch.tensor(twins)
+def _even_part(n: int, most: int) -> int:
+    """The largest part of at most `most` that divides `n`: parts of one size are recorded once."""
+    return next(size for size in range(min(n, most), 0, -1) if n % size == 0)

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+PRECISIONS = ("auto", "float32", "bfloat16")
+
+
+def precision_on(device: torch.device, precision: str = "auto") -> str:
+    """float32 or bfloat16: auto takes the latter where CUDA computes it in hardware."""
+    if precision != "auto":
+        return precision
+    fast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if fast else "float32"
 
 
 @dataclass(frozen=True)
@@ -17,10 +25,10 @@ class SearchConfig:
     """Layers to find; None adds layers until one brings nothing (see `max_layers`)."""
     max_layers: int = 6
     """Most layers when their number is not given."""
-    steps: int = 192
+    steps: int = 224
     """Steps per layer. Adam moves a logit by about the learning rate a step: keep their product
     at or above `identity_logit`, or no operation can overtake identity."""
-    learning_rate: float = 0.06
+    learning_rate: float = 0.12
     """Of Adam, on the logits."""
     images: int = 16
     """Images per step; Eq. 10 takes its mean and standard deviation over them."""
@@ -30,8 +38,16 @@ class SearchConfig:
     """Draws of the earlier layers, each seen under every transformation."""
     chains: int = 139
     """Draws of all layers for the mean gradient; 0 takes the images of the prefixes instead."""
+    halvings: int = 2
+    """How often the less likely half of the transformations is put aside in a layer after the
+    first, in even steps up to the layer's middle; those left share the draws."""
+    converged: float = 0.99
+    """A layer after the first ends early when one operation other than identity has this share."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
+    deviation_draws: int | None = 16
+    """Draws of the earlier layers that Eq. 10's standard deviation speaks of: the authors take 16,
+    and fewer `prefixes` would show a larger one. None takes the deviation as `prefixes` show it."""
     penalty: float = 1.0
     """c of Eq. 10."""
     penalty_first_layer: float = 0.0
@@ -50,11 +66,12 @@ class SearchConfig:
     """Of Adam."""
     heldout: int = 256
     """Images set aside to measure the improvement after each layer."""
-    precision: str = "float32"
-    """float32 or bfloat16: what the network is computed in."""
+    precision: str = "auto"
+    """What the network is computed in, in its pre-training too: float32, bfloat16, or auto for
+    bfloat16 on a GPU that has it."""
     compile: bool | None = None
     """Compile the passes through the network; None does so on CUDA."""
-    chunk: int = 1024
+    chunk: int = 1112
     """Images through the network at a time; halved when memory runs out."""
     seed: int = 0
     """Of everything random in the search."""
@@ -64,19 +81,28 @@ class SearchConfig:
         for name in ("steps", "images", "validation", "prefixes", "max_layers", "heldout", "chunk"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
+        if self.halvings < 0:
+            raise ValueError(f"halvings should be 0 or more, got {self.halvings}")
+        if self.deviation_draws is not None and self.deviation_draws < 1:
+            raise ValueError(f"deviation_draws should be at least 1, got {self.deviation_draws}")
         if self.layers is not None and self.layers < 1:
             raise ValueError(f"layers should be at least 1, got {self.layers}")
         if self.precision not in PRECISIONS:
             raise ValueError(
-                f"precision should be one of {list(PRECISIONS)}, got {self.precision!r}"
+                f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
             )
         if self.stratified and not 0 <= self.chains <= 1000:
             raise ValueError(f"chains should be in 0..1000 when stratified, got {self.chains}")
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate should be positive, got {self.learning_rate}")
 
+    def halvings_before(self, step: int) -> int:
+        """How often rows have been put aside when `step` begins."""
+        points = (k * self.steps / (2 * self.halvings) for k in range(1, self.halvings + 1))
+        return sum(step >= max(1, point) for point in points)
+
     def passes_per_step(self, rows: int, *, first: bool) -> int:
-        """Images through the network in one step."""
+        """Images through the network in one step, at most."""
         if first:
             return self.images * (self.validation + 2 * rows)
         seen = self.prefixes * rows

@@ -144,7 +144,7 @@ def step_time(
         preset,
         layer,
         name,
-        config.precision,
+        search.precision,
         taken[0],
         median(rest),
         min(rest),

@@ -1,0 +1,127 @@
+"""Dual numbers against torch's forward mode, and the recorded graph against looks one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from blobs import blobs
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from deepaa import dual
+from deepaa.gradients import check_model, dual_steps, functions, weights_of
+from deepaa.models import build_model, frozen_copy
+from deepaa.pairs import Pairs
+from deepaa.policy import Policy
+from deepaa.rewards import Sampling, layer_scene
+from deepaa.scorer import Scorer
+from deepaa.space import CIFAR
+
+
+class Odd(nn.Module):
+    """Weights outside of layers, a list of tensors, in-place work, a shape, a grouped layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, 2, 1)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4)
+        self.norm = nn.GroupNorm(2, 16)
+        self.gain = nn.Parameter(torch.full((16, 1, 1), 0.7))
+        self.frozen = nn.Conv2d(16, 6, 1).requires_grad_(False)
+        self.out = nn.Linear(6, 4)
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.silu(self.first(x.to(self.gain.dtype) / 255), inplace=True)
+        both = torch.cat([x, self.grouped(x)], 1)
+        a, b = (self.norm(both) * self.gain).chunk(2, 1)
+        a += b
+        x = self.pool(self.frozen(torch.cat([a, b], 1)))
+        return self.out(x.view(x.shape[0], 6, -1).mean(2))
+
+
+def slopes_both_ways(model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    params = weights_of(model)
+    generator = torch.Generator().manual_seed(1)
+    direction = {
+        name: torch.randn(p.shape, generator=generator, dtype=p.dtype) * 0.1
+        for name, p in params.items()
+    }
+    steps = dual.trace(model)
+    assert steps is not None
+    with torch.no_grad():
+        return (
+            functions(model).slopes(params, direction, images, labels),
+            functions(model, steps=steps).slopes(params, direction, images, labels),
+        )
+
+
+@pytest.mark.parametrize("name", ["small", "wrn-40-2", "odd", "resnet18", "timm:densenet121"])
+def test_dual_numbers_give_the_slopes_of_forward_mode(name: str) -> None:
+    if name == "odd":
+        model: nn.Module = Odd().eval().double()
+    else:
+        library = "timm" if name.startswith("timm") else "torchvision"
+        if name in ("resnet18", "timm:densenet121"):
+            pytest.importorskip(library)
+        model = frozen_copy(build_model(name, 4, seed=2)).double()
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    expected, found = slopes_both_ways(model, images, torch.tensor([0, 3, 1]))
+    assert expected.norm() > 0
+    assert (found - expected).norm() < 1e-10 * expected.norm()
+
+
+def test_a_network_that_cannot_be_followed_keeps_torchs_way() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.float()
+            return self.inner(x) if x.sum() > 0 else -self.inner(x)
+
+    images, labels = torch.ones(2, 3, 4, 4), torch.tensor([0, 1])
+    model = Branches().eval()
+    assert dual_steps(model, images, labels) is None
+    check_model(model, images, labels)
+    assert dual_steps(frozen_copy(build_model("small", 2)), images, labels) is not None
+
+
+def test_compiled_dual_numbers() -> None:
+    model = frozen_copy(build_model("small", 4, seed=2))
+    images, labels = blobs(6, 1)
+    params = weights_of(model)
+    direction = {name: torch.full_like(p, 0.01) for name, p in params.items()}
+    steps = dual.trace(model)
+    with torch.no_grad():
+        expected = functions(model).slopes(params, direction, images, labels)
+        run = functions(model, steps=steps, compiled=True).slopes
+        found = run(params, direction, images, labels)
+    assert (found - expected).norm() < 1e-4 * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("prefixes", [0, 2])
+def test_the_recorded_graph_sees_what_plain_looks_see(prefixes: int) -> None:
+    model = frozen_copy(build_model("small", 4, seed=2)).cuda()
+    images, labels = (part.cuda() for part in blobs(12, 1))
+    how = Sampling(
+        prefixes=2, chains=24, stratified=True, normalise_target=True, chunk=512, dtype=None
+    )
+    steps = dual_steps(model, images[:4], labels[:4])
+    assert steps is not None
+    recorded = Scorer(model, replace(how, compiled=True, dual=True), steps)
+    plain = Scorer(model, how)
+    prefix, p = Policy.uniform(CIFAR, prefixes), torch.rand(139, dtype=torch.float64).softmax(0)
+    for turn in range(3):
+        part = slice(6 * (turn % 2), 6 * (turn % 2) + 6)
+        originals = images[None].repeat(6, 1, 1, 1, 1), labels[None].repeat(6, 1)
+        pairs = Pairs(images[part], labels[part], *originals)
+        scene = layer_scene(pairs, prefix, p, how, list(range(turn, turn + 6)))
+        cosines, slopes = recorded(scene)
+        expected_cosines, expected_slopes = plain(scene)
+        assert (cosines - expected_cosines).abs().max() < 1e-3
+        assert (slopes - expected_slopes).norm() < 1e-2 * expected_slopes.norm()
