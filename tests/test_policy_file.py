@@ -29,9 +29,12 @@ def test_every_name_loads() -> None:
 
 
 def test_generated_policies() -> None:
-    crop, flip, cutout = Operation("crop"), Operation("flip"), Operation("cutout")
+    # as the compared methods have them: the space's own crop and cutout differ
+    crop, flip = Operation("crop", options={"fill": 0}), Operation("flip")
+    cutout = Operation("cutout", options={"central": "pixel"})
     expected = {
         "identity": Policy.identity(),
+        "none": Policy.identity(),
         "uniform": Policy.uniform(CIFAR, 2),
         "deepta": Policy.trivial(CIFAR, 6),
         "deepta-imagenet": Policy.trivial(IMAGENET, 5),
@@ -60,6 +63,9 @@ def test_a_name_is_a_name_whatever_files_there_are(
     assert load_policy("uniform").equals(Policy.uniform(CIFAR, 2))
     assert load_policy(Path("uniform")).equals(Policy.identity())
     assert load_policy("./uniform").equals(Policy.identity())
+    save_policy(Policy.identity(), "deepta:2")
+    assert load_policy("deepta:2").equals(Policy.trivial(CIFAR, 2))
+    assert load_policy("./deepta:2").equals(Policy.identity())
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from typing import NamedTuple
 Option = int | float | str | bool | None | tuple[float, ...]
 
 CIFAR_MEAN = (125, 123, 114)
+PIXEL = "pixel"
+"""Cutout's `central`: a square of whole pixels about a whole pixel, cut at every border."""
 MAX_UNIFORMS = 250
 """A layer's random numbers are numbered from 0 to 255, and the choice itself takes a few."""
 
@@ -43,7 +45,8 @@ BUILTIN: Mapping[str, Builtin] = {
     "brightness": _BLEND,
     "sharpness": _BLEND,
     "flip": Builtin(uniforms=1),
-    # `central`: side of the box the centre is drawn from; `min_side`: smaller images are left alone
+    # `central`: side of the box the centre is drawn from, or "pixel" for the square of the original
+    # Cutout; `min_side`: smaller images are left alone
     "cutout": Builtin(
         "optional",
         (-2.0, 2.0),
@@ -87,7 +90,7 @@ def check_options(name: str, options: Mapping[str, Option]) -> None:
     if "size" in options:
         number("size", 0, 16384)
         number("min_side", 0, 16384)
-        if options["central"] is not None:
+        if options["central"] not in (None, PIXEL):
             number("central", 1, 16384)
     for key, most in (("scale", 1.0), ("ratio", 100.0)):
         if key in options:

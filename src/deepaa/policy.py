@@ -248,6 +248,18 @@ class Policy:
 
         return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
 
+    def stretched(self, epochs: int, over: int) -> Policy:
+        """A schedule made for `over` epochs, run in `epochs`: phases begin at the same share."""
+        last = self.phases[-1].epoch
+        if epochs < 1 or over <= last:
+            raise ValueError(
+                f"a schedule whose last phase begins at epoch {last} cannot be stretched from "
+                f"{over} to {epochs} epochs"
+            )
+        # of phases that fall on one epoch the last is kept
+        schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
+        return Policy(self.table, schedule=schedule.items(), info=self.info)
+
     def _map(self, change: Callable[[Stage], Stage]) -> Policy:
         schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
         return Policy(self.table, schedule=schedule, info=self.info)

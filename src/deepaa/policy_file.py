@@ -3,56 +3,44 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Sequence
+from enum import Enum
 from importlib.resources import files
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import TYPE_CHECKING, NamedTuple
 
+from deepaa.baselines import SpaceName
+from deepaa.named_policies import GENERATED, make_policy, named
+from deepaa.pba import SEARCH_EPOCHS, is_log, read_log
 from deepaa.policy import Policy
 from deepaa.policy_import import is_npz, read_npz
-from deepaa.policy_json import dumps, loads
+from deepaa.policy_json import FORMAT, dumps, loads
 from deepaa.run_files import write_file
-from deepaa.space import CIFAR, IMAGENET, Operation
+from deepaa.space import Operation
+from deepaa.stages import Chains
 from deepaa.strict_json import PolicyFileError
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
-__all__ = ["PolicyFileError", "dumps", "load_policy", "loads", "policy_names", "save_policy"]
+__all__ = [
+    "GENERATED",
+    "Kind",
+    "PolicyFileError",
+    "dumps",
+    "load_policy",
+    "loads",
+    "policy_names",
+    "read_policy",
+    "save_policy",
+]
 
 MAX_BYTES = 64 << 20
 """Larger files are refused before they are read."""
 
 
-class Generated(NamedTuple):
-    """A policy that is simple enough to be made by a line of code."""
-
-    description: str
-    make: Callable[[], Policy]
-
-
-_CROP, _FLIP, _CUTOUT = Operation("crop"), Operation("flip"), Operation("cutout")
-GENERATED: Mapping[str, Generated] = {
-    "identity": Generated("changes nothing", Policy.identity),
-    "uniform": Generated(
-        "2 layers, each CIFAR transformation equally likely", lambda: Policy.uniform(CIFAR, 2)
-    ),
-    "deepta": Generated(
-        "6 CIFAR layers: an operation uniformly, then one of its levels",
-        lambda: Policy.trivial(CIFAR, 6),
-    ),
-    "deepta-imagenet": Generated(
-        "5 ImageNet layers: an operation uniformly, then a level",
-        lambda: Policy.trivial(IMAGENET, 5),
-    ),
-    "crop-flip": Generated(
-        "pad-4 crop and flip, the usual default for CIFAR", lambda: Policy.always(_CROP, _FLIP)
-    ),
-    "crop-flip-cutout": Generated(
-        "pad-4 crop, flip and 16-pixel cutout", lambda: Policy.always(_CROP, _FLIP, _CUTOUT)
-    ),
-}
 _SHIPPED: Traversable = files("deepaa").joinpath("policies")
 
 
@@ -72,30 +60,119 @@ def _shipped() -> dict[str, Traversable]:
     }
 
 
+class Kind(Enum):
+    """Where a policy came from, which says how its authors run it."""
+
+    SHIPPED = "shipped with the package"
+    NAMED = "made by name"
+    FILE = "this package's JSON"
+    ARCHIVE = "an .npz of the authors of Deep AutoAugment"
+    SUB_POLICIES = "a list of sub-policies"
+    SCHEDULE = "a schedule of PBA"
+
+
+class Found(NamedTuple):
+    """A policy and the kind of its source."""
+
+    policy: Policy
+    kind: Kind
+
+
+SIMPLE, PBA = "deepaa-simple", "pba"
+FORMS = (f"{SIMPLE}:POLICY", f"{PBA}:FILE")
+"""Names that need another policy behind the colon, as errors and help spell them."""
+
+
 def load_policy(source: str | Path, operations: Sequence[Operation] = ()) -> Policy:
     """The policy of a name (`policy_names()`) or in a file.
 
-    A file is this package's JSON, the authors' `.npz`, or a JSON list of sub-policies. A text that
-    is a name means the name, whatever files lie around; `Path("uniform")` means the file.
+    A name may carry parameters: `deepta:4`, `randaugment:n=3,m=5`. A file is this package's JSON,
+    the authors' `.npz`, a JSON list of sub-policies, or a schedule of PBA. `deepaa-simple:POLICY`
+    is the first layer of another policy, `pba:FILE,over=160` a schedule of a search of 160 epochs.
+    A text that is a name means the name, whatever files lie around; `Path("uniform")` means the
+    file.
 
     Args:
         operations: Your own operations that the file names; the file gives their range and options.
+    """
+    return read_policy(source, operations).policy
+
+
+def read_policy(
+    source: str | Path, operations: Sequence[Operation] = (), space: SpaceName | None = None
+) -> Found:
+    """`load_policy`, and what kind of source it was.
+
+    Args:
+        space: Taken by names that depend on it and do not give it.
     """
     if not isinstance(source, str | Path):
         raise TypeError(f"load_policy takes a name or a path, got {type(source).__name__}")
     if isinstance(source, str):
         if source in (shipped := _shipped()):
-            return loads(shipped[source].read_text("utf-8"), source, operations)
-        if source in GENERATED:
-            return GENERATED[source].make()
+            return Found(
+                loads(shipped[source].read_text("utf-8"), source, operations), Kind.SHIPPED
+            )
+        if named(source):
+            return Found(make_policy(source, space), Kind.NAMED)
+        if (inner := behind(SIMPLE, source)) is not None:
+            found = read_policy(inner, operations, space)
+            return found._replace(policy=found.policy.first_layers(1))
+        if (inner := behind(PBA, source)) is not None:
+            path, over = schedule_source(inner)
+            return Found(read_log(_text(_read(Path(path)), path), path, over), Kind.SCHEDULE)
+    return _read_file(source, operations)
+
+
+def _read_file(source: str | Path, operations: Sequence[Operation]) -> Found:
     data = _read(source)
     if is_npz(data) or str(source).endswith(".npz"):
-        return read_npz(data, str(source))
+        return Found(read_npz(data, str(source)), Kind.ARCHIVE)
+    text = _text(data, source)
+    if is_log(text):
+        return Found(read_log(text, str(source)), Kind.SCHEDULE)
+    policy = loads(text, str(source), operations)
+    listed = only_chains(policy) and _is_list(json.loads(text))
+    return Found(policy, Kind.SUB_POLICIES if listed else Kind.FILE)
+
+
+def _is_list(document: object) -> bool:
+    """Whether a document is a list of sub-policies, not this package's format."""
+    return not (isinstance(document, dict) and document.get("format") == FORMAT)
+
+
+def only_chains(policy: Policy) -> bool:
+    """Whether the policy is nothing but sub-policies."""
+    stages = [stage for phase in policy.phases for stage in phase.stages]
+    return bool(stages) and all(isinstance(stage, Chains) for stage in stages)
+
+
+def behind(name: str, source: str | Path) -> str | None:
+    """What follows `name` and a colon in `source`, or None if it is another name or a path."""
+    if not isinstance(source, str) or source.partition(":")[0] != name:
+        return None
+    inner = source.partition(":")[2]
+    if not inner:
+        form = next(form for form in FORMS if form.startswith(f"{name}:"))
+        raise PolicyFileError(f"{source}: needs a policy behind it: {form}")
+    return inner
+
+
+def schedule_source(inner: str) -> tuple[str, int]:
+    """The file and the epochs of the search in `FILE,over=160`."""
+    path, comma, over = inner.rpartition(",over=")
+    if not comma:
+        return inner, SEARCH_EPOCHS
+    if not (over.isascii() and over.isdecimal() and 0 < len(over) < 8):
+        raise PolicyFileError(f"{PBA}:{inner}: over should be a number of epochs, got {over!r}")
+    return path, int(over)
+
+
+def _text(data: bytes, source: str | Path) -> str:
     try:
-        text = data.decode("utf-8")
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PolicyFileError(f"{source}: byte {error.start}: not UTF-8 text") from None
-    return loads(text, str(source), operations)
 
 
 def _read(source: str | Path) -> bytes:
@@ -124,7 +201,7 @@ def _read(source: str | Path) -> bytes:
 def _not_found(source: str | Path) -> PolicyFileError:
     if isinstance(source, Path):
         return PolicyFileError(f"{source}: no such file")
-    names = policy_names()
+    names = (*policy_names(), *FORMS)
     close = difflib.get_close_matches(source.lower(), names)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     return PolicyFileError(

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from deepaa.builtin import PIXEL
+
 CANDIDATES = 10
 GRID = 4096
 """A candidate's area and shape are each one of 4,096 even steps: 24 bits of one number."""
@@ -30,11 +32,11 @@ def cutout_box(
     magnitude: float | None,
     *,
     size: int,
-    central: int | None,
+    central: int | str | None,
     min_side: int,
 ) -> tuple[int, int, int, int] | None:
     """(left, top, right, bottom), edges included, or None where nothing is cut."""
-    side = size if magnitude is None else magnitude * width
+    side = cutout_side(width, magnitude, size=size, central=central)
     if side <= 0 or min(height, width) < min_side:
         return None
     x, x_end = _cut(u[0], width, side, central)
@@ -42,18 +44,33 @@ def cutout_box(
     return x, y, x_end, y_end
 
 
-def _cut(u: float, length: int, side: float, central: int | None) -> tuple[int, int]:
+def cutout_side(
+    width: int, magnitude: float | None, *, size: int, central: int | str | None
+) -> float:
+    """The side of the square in pixels, whole ones if its centre is a pixel."""
+    side = size if magnitude is None else magnitude * width
+    return math.floor(side) if central == PIXEL else side
+
+
+def _cut(u: float, length: int, side: float, central: int | str | None) -> tuple[int, int]:
+    if isinstance(central, str):  # PIXEL: the square loses what lies outside, on either side
+        first = int(u * length) - int(side) // 2
+        return max(0, first), min(length, first + int(side)) - 1
     span = length if central is None else min(length, central)
     centre = (length - span) / 2 + u * span
     start = int(max(0.0, centre - side / 2))
     return start, int(min(length, start + side))
 
 
-def cut_tensor(u: Tensor, length: int, side: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
-    """`_cut` for many images at once; `u`, `side` and `span` are float64 of one shape."""
+def cut_tensor(
+    u: Tensor, length: int, side: Tensor, span: Tensor, pixel: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_cut` for many images at once; all are float64 of one shape, `pixel` is 1 or 0."""
     centre = (length - span) / 2 + u * span
-    start = (centre - side / 2).clamp(min=0).floor()
-    return start.to(torch.int32), (start + side).clamp(max=length).floor().to(torch.int32)
+    first = torch.where(pixel > 0, centre.floor() - (side / 2).floor(), centre - side / 2)
+    start = first.clamp(min=0).floor()
+    stop = (torch.where(pixel > 0, first, start) + side).clamp(max=length).floor() - pixel
+    return start.to(torch.int32), stop.to(torch.int32)
 
 
 def shape_grids(

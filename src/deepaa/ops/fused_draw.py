@@ -102,10 +102,12 @@ def _bounded(u):
 
 
 @triton.jit
-def _cut(u, length, side, span):
+def _cut(u, length, side, span, pixel):
     centre = (length - span) / 2 + u * span
-    start = tl.floor(tl.maximum(centre - side / 2, 0.0))
-    stop = tl.floor(tl.minimum(start + side, length))
+    first = tl.where(pixel > 0, tl.floor(centre) - tl.floor(side / 2), centre - side / 2)
+    start = tl.floor(tl.maximum(first, 0.0))
+    stop = tl.where(pixel > 0, first, start) + side
+    stop = tl.floor(tl.minimum(stop, length)) - pixel
     return start.to(tl.int32), stop.to(tl.int32)
 
 
@@ -144,11 +146,12 @@ def _resolve(
         a1 += (u0 * tl.load(variants + row * 2, mask=inside, other=0.0)).to(tl.int32)
         a2 += (u1 * tl.load(variants + row * 2 + 1, mask=inside, other=0.0)).to(tl.int32)
     if HAS_CUT:
-        side = tl.load(cut + row * 3, mask=inside, other=0.0)
-        span_x = tl.load(cut + row * 3 + 1, mask=inside, other=0.0)
-        span_y = tl.load(cut + row * 3 + 2, mask=inside, other=0.0)
-        left, right = _cut(u0, tl.zeros((BLOCK,), tl.float64) + W, side, span_x)
-        top, bottom = _cut(u1, tl.zeros((BLOCK,), tl.float64) + H, side, span_y)
+        side = tl.load(cut + row * 4, mask=inside, other=0.0)
+        span_x = tl.load(cut + row * 4 + 1, mask=inside, other=0.0)
+        span_y = tl.load(cut + row * 4 + 2, mask=inside, other=0.0)
+        pixel = tl.load(cut + row * 4 + 3, mask=inside, other=0.0)
+        left, right = _cut(u0, tl.zeros((BLOCK,), tl.float64) + W, side, span_x, pixel)
+        top, bottom = _cut(u1, tl.zeros((BLOCK,), tl.float64) + H, side, span_y, pixel)
         is_cut = kind == _CUTOUT
         a1 = tl.where(is_cut, left, a1)
         a2 = tl.where(is_cut, top, a2)

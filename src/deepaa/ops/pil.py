@@ -120,7 +120,7 @@ def cutout(
     *,
     size: int,
     fill: Any,
-    central: int | None,
+    central: int | str | None,
     min_side: int,
 ) -> PilImage:
     """A square of `size` pixels, or of m of the width, painted over at a random place."""

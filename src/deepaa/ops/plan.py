@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deepaa.builtin import PIXEL
 from deepaa.locks import ForkSafeLock
 from deepaa.ops import constants
-from deepaa.ops.boxes import cut_tensor, fallback_box, resized_crop_boxes, shape_grids
+from deepaa.ops.boxes import cut_tensor, cutout_side, fallback_box, resized_crop_boxes, shape_grids
 from deepaa.space import Row, Table
 
 
@@ -48,6 +49,7 @@ _SIMPLE = {
     "resized_crop": Kind.RESIZED_CROP,
 }
 _BLENDS = ("contrast", "color", "brightness", "sharpness")
+_NO_CUT: list[float] = [0, 0, 0, 0]
 MAX_CROP_SIDE = 2048
 """The weights of resized_crop grow with the square of the side: 100 MB for this one."""
 MAX_PLANS = 16
@@ -71,7 +73,7 @@ class Plan:
     lookups: Tensor  # (L, 256) uint8
     fills: Tensor  # (T, C) uint8
     factors: Tensor  # (T,) float32
-    cut: Tensor | None  # (T, 3) float64: cutout's side, and the span of its centre in x and y
+    cut: Tensor | None  # (T, 4) float64: cutout's side, span of its centre in x and y, `pixel`
     scales: Tensor  # (256,) float64: auto_contrast
     crops: tuple[Tensor, ...] | None  # (G, 4096) areas, (G, 4096) shapes, (G, 4) fallbacks
     taps_x: Tensor | None  # (W + 1, W, 6) int32
@@ -106,23 +108,23 @@ class _Builder:
         """A row's (kind and arguments), numbers of variants, and cutout measures."""
         name, options, m = row.operation.name, row.operation.options, row.magnitude
         if row.operation.is_custom:
-            return [Kind.CUSTOM, operations.index(row.operation), 0, 0, 0], [1, 1], [0, 0, 0]
+            return [Kind.CUSTOM, operations.index(row.operation), 0, 0, 0], [1, 1], _NO_CUT
         if name in constants.LOOKUP:
             self.lookups.append(constants.LOOKUP[name](m or 0.0))
-            return [Kind.LOOKUP, len(self.lookups) - 1, 0, 0, 0], [1, 1], [0, 0, 0]
+            return [Kind.LOOKUP, len(self.lookups) - 1, 0, 0, 0], [1, 1], _NO_CUT
         if name == "cutout":
             return self._cutout(m, dict(options))
         if name == "resized_crop":
             grid = shape_grids(*self.size, options["scale"], options["ratio"])  # type: ignore[arg-type]
             self.grids.append((*grid, fallback_box(*self.size, options["ratio"])))  # type: ignore[arg-type]
-            return [Kind.RESIZED_CROP, len(self.grids) - 1, 0, 0, 0], [1, 1], [0, 0, 0]
+            return [Kind.RESIZED_CROP, len(self.grids) - 1, 0, 0, 0], [1, 1], _NO_CUT
         if name in _SIMPLE:
-            return [_SIMPLE[name], 0, 0, 0, 0], [1, 1], [0, 0, 0]
+            return [_SIMPLE[name], 0, 0, 0, 0], [1, 1], _NO_CUT
         x, y = self._maps(name, m, dict(options))
         line = [Kind.GEOMETRY, len(self.maps_x), len(self.maps_y), 0, 0]
         self.maps_x += x
         self.maps_y += y
-        return line, [len(x), len(y)], [0, 0, 0]
+        return line, [len(x), len(y)], _NO_CUT
 
     def _maps(
         self, name: str, m: float | None, options: dict[str, Any]
@@ -148,12 +150,13 @@ class _Builder:
         self, m: float | None, options: dict[str, Any]
     ) -> tuple[list[int], list[int], list[float]]:
         height, width = self.size
-        side = options["size"] if m is None else m * width
-        if side <= 0 or min(height, width) < options["min_side"]:
-            return [Kind.IDENTITY, 0, 0, 0, 0], [1, 1], [0, 0, 0]
         central = options["central"]
-        spans = [n if central is None else min(n, central) for n in (width, height)]
-        return [Kind.CUTOUT, 0, 0, 0, 0], [1, 1], [side, *spans]
+        side = cutout_side(width, m, size=options["size"], central=central)
+        if side <= 0 or min(height, width) < options["min_side"]:
+            return [Kind.IDENTITY, 0, 0, 0, 0], [1, 1], _NO_CUT
+        whole = central is None or central == PIXEL
+        spans = [n if whole else min(n, central) for n in (width, height)]
+        return [Kind.CUTOUT, 0, 0, 0, 0], [1, 1], [side, *spans, central == PIXEL]
 
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
@@ -268,9 +271,9 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
         used = min(2, u.shape[-1])
         lines[..., 1 : 1 + used] += (u[..., :used] * counts[..., :used]).to(torch.int32)
     if plan.cut is not None:
-        side, span_x, span_y = plan.cut[choice].unbind(-1)
-        left, right = cut_tensor(u[..., 0], plan.width, side, span_x)
-        top, bottom = cut_tensor(u[..., 1], plan.height, side, span_y)
+        side, span_x, span_y, pixel = plan.cut[choice].unbind(-1)
+        left, right = cut_tensor(u[..., 0], plan.width, side, span_x, pixel)
+        top, bottom = cut_tensor(u[..., 1], plan.height, side, span_y, pixel)
         box = torch.stack((left, top, right, bottom), -1)
         lines[..., 1:5] = torch.where(lines[..., :1] == Kind.CUTOUT, box, lines[..., 1:5])
     if plan.crops is not None:
