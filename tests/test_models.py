@@ -140,14 +140,18 @@ def test_channel_statistics_of_constant_and_bad_images():
         ("wrn-28-10", 100, 36_536_884),
         ("resnet18", 1000, 11_689_512),
         ("torchvision:resnet50", 1000, 25_557_032),
+        ("shake-shake-26-2x96d", 10, 26_192_922),
+        ("shake-shake-26-2x96d", 100, 26_227_572),
+        ("timm:resnet200", 1000, 64_673_832),
     ],
 )
 def test_parameter_counts_are_those_of_the_literature(name, classes, count):
+    needs(name)
     model = build_model(name, classes)
     assert sum(p.numel() for p in model.parameters()) == count
 
 
-@pytest.mark.parametrize("name", ["small", "wrn-40-2", "resnet18"])
+@pytest.mark.parametrize("name", ["small", "wrn-40-2", "shake-shake-26-2x96d", "resnet18"])
 @pytest.mark.parametrize("size", [28, 32])
 def test_bytes_in_logits_out(name, size):
     model = build_model(name, 7).eval()
@@ -222,6 +226,7 @@ def test_networks_of_torchvision_return_one_output_in_train_mode(name):
     ("name", "message"),
     [
         ("wrn-40-3", "did you mean.*'wrn-40-2'"),
+        ("shake-shake", "did you mean 'shake-shake-26-2x96d'"),
         ("resnet81", "did you mean.*'resnet18'"),
         ("torchvision:resnet19", "no model 'torchvision:resnet19'.*'resnet18'"),
         ("timm:resnet10x", "no model 'timm:resnet10x'.*'resnet10t'"),
@@ -233,6 +238,14 @@ def test_unknown_names_are_refused_with_close_ones(name, message):
     needs(name)
     with pytest.raises(ValueError, match=message):
         build_model(name, 10)
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)  # importing it now fails
+    with pytest.raises(ValueError, match=r"no model 'resnet200'.*\(timm not installed\)"):
+        build_model("resnet200", 10)
+    with pytest.raises(ValueError, match="timm is not installed"):
+        build_model("timm:resnet200", 10)
 
 
 def test_no_classes_are_refused():
@@ -257,6 +270,7 @@ def test_libraries_are_imported_when_asked_for():
     [
         ("small", 32),
         ("wrn-40-2", 32),
+        ("shake-shake-26-2x96d", 32),
         ("resnet18", 64),
         ("torchvision:mobilenet_v3_small", 64),  # stochastic depth, dropout
         ("torchvision:vit_b_16", 224),

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from deepaa import train as training
+from deepaa import train_batches
 from deepaa.data import load_embedded
 from deepaa.keys import sample_keys
 from deepaa.models import build_model, channel_statistics
@@ -18,9 +19,7 @@ from deepaa.train import (
     Metrics,
     TrainConfig,
     Training,
-    batch_sizes,
     evaluate,
-    learning_rate,
 )
 
 DATA = load_embedded()
@@ -134,35 +133,13 @@ def test_a_schedule_of_policies_changes_with_the_epoch():
 def test_augmenting_in_pieces_changes_nothing(monkeypatch):
     whole = start()
     list(whole)
-    monkeypatch.setattr(training, "AHEAD_BYTES", 1)
+    monkeypatch.setattr(train_batches, "AHEAD_BYTES", 1)
     pieces = start()
     list(pieces)
     assert same(whole.state(), pieces.state())
 
 
 # Schedule and steps
-
-
-def test_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
-    config = TrainConfig(epochs=10, lr=0.4, warmup_epochs=2)
-    rates = [learning_rate(config, at) for at in (0, 1, 2, 6, 10)]
-    assert rates == pytest.approx([0, 0.2, 0.4, 0.2, 0])
-
-
-@pytest.mark.parametrize(
-    ("count", "batch", "sizes"),
-    [
-        (256, 128, [128, 128]),
-        (200, 128, [128, 72]),
-        (192, 128, [128, 64]),
-        (191, 128, [128]),
-        (129, 128, [128]),  # one image would be no batch for batch norm
-        (5, 128, [5]),
-        (3, 1, [1, 1, 1]),
-    ],
-)
-def test_a_last_batch_has_at_least_half_the_images(count, batch, sizes):
-    assert batch_sizes(count, batch) == sizes
 
 
 def test_one_image_left_over_does_not_reach_batch_norm():
@@ -175,7 +152,7 @@ def test_weight_decay_spares_norms_and_biases_unless_asked():
     for decay_norm in (False, True):
         config = TrainConfig(epochs=1, lr=0.0, decay_norm=decay_norm, weight_decay=0.25)
         run = start(config)
-        groups = run._optimizer.param_groups
+        groups = run._step.optimizer.param_groups
         decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
         for name, parameter in run.model.named_parameters():
             one = parameter.ndim == 1
@@ -430,26 +407,6 @@ def test_models_that_do_not_fit_are_refused():
         start(model=build_model("small", 10).network[:3].insert(0, build_model("small", 3)[0]))
     with pytest.raises(ValueError, match="no weights that can be trained"):
         start(model=build_model("small", 10).requires_grad_(False))
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("epochs", -1),
-        ("batch", 0),
-        ("lr", math.nan),
-        ("lr", math.inf),
-        ("momentum", 1.5),
-        ("label_smoothing", -0.1),
-        ("warmup_epochs", 46),
-        ("warmup_epochs", 45),
-        ("precision", "int8"),
-        ("clip", -1),
-    ],
-)
-def test_settings_without_meaning_are_refused(field, value):
-    with pytest.raises(ValueError, match=field):
-        TrainConfig(**{field: value})
 
 
 # Layout, precision, compilation

@@ -17,6 +17,8 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from deepaa.shake import ShakeShake
+
 __all__ = [
     "Normalize",
     "ScaleShift",
@@ -169,6 +171,12 @@ def _small(classes: int, channels: int) -> nn.Module:
     return network
 
 
+def _shake_shake(classes: int, channels: int) -> nn.Module:
+    network = ShakeShake(26, 96, classes, channels)
+    _initialise(network)
+    return network
+
+
 def _initialise(network: nn.Module) -> None:
     """He's normal weights for convolutions, no bias at the output."""
     for module in network.modules():
@@ -184,6 +192,7 @@ _OWN: Mapping[str, Callable[[int, int], nn.Module]] = {
     "small": _small,
     "wrn-40-2": lambda classes, channels: _WideResNet(40, 2, classes, channels),
     "wrn-28-10": lambda classes, channels: _WideResNet(28, 10, classes, channels),
+    "shake-shake-26-2x96d": _shake_shake,
 }
 _LIBRARIES = {"torchvision": "torchvision.models", "timm": "timm"}
 # these two would return several outputs in train mode
@@ -239,8 +248,11 @@ def _maker(name: str) -> Callable[[int, int], nn.Module]:
     every = [*_OWN, *(known_name for names in known.values() for known_name in names)]
     close = difflib.get_close_matches(inner.lower(), every, 4)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    absent = [each for each, names in known.items() if not names]
+    note = f" ({' and '.join(absent)} not installed)" if absent else ""
     raise ValueError(
-        f"no model {name!r}; {hint}There are {', '.join(_OWN)}, torchvision:NAME and timm:NAME"
+        f"no model {name!r}; {hint}There are {', '.join(_OWN)}, torchvision:NAME and "
+        f"timm:NAME{note}"
     )
 
 
@@ -298,6 +310,10 @@ class ScaleShift(nn.Module):
         shape = (-1,) + (1,) * (x.ndim - 2)
         scale, shift = self.scale.to(x.dtype).view(shape), self.shift.to(x.dtype).view(shape)
         return torch.addcmul(shift, x, scale)
+
+    def slope_of(self, slope: Tensor) -> Tensor:
+        """How the output moves when `x` moves by `slope`."""
+        return slope * self.scale.to(slope.dtype).view((-1,) + (1,) * (slope.ndim - 2))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

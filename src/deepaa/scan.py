@@ -125,7 +125,7 @@ def read_images(
             stack.add(result[0])
             labels.append(tree.labels[i])
     report = found.report(tree)
-    _judge(report, tree, labels, on_bad_image, limit_bad)
+    judge(report, tree, labels, on_bad_image, limit_bad)
     return FolderImages(stack.images(), labels, report)
 
 
@@ -148,9 +148,10 @@ class _Findings:
         return ScanReport(place, len(tree.files), bad, self._damaged_exif, tree.ignored)
 
 
-def _judge(
+def judge(
     report: ScanReport, tree: ImageTree, labels: list[int], on_bad: OnBadImage, limit: float
 ) -> None:
+    """Stop, with the bad files named, where they are too many or none may be skipped."""
     if not report.bad:
         return
     message = f"{report.place}: {report.bad_summary()}"

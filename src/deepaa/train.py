@@ -2,80 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepaa.keys import hash_int, sample_keys
+from deepaa import distributed
+from deepaa.keys import hash_int
 from deepaa.models import unwrapped
-from deepaa.ops import apply_batch
 from deepaa.policy import Policy
+from deepaa.train_batches import Batches, ImageBatches
+from deepaa.train_config import TrainConfig, learning_rate
+from deepaa.train_step import LOSS, NORM, RIGHT, Randomness, make_step
 
-__all__ = ["EpochRecord", "Metrics", "TrainConfig", "Training", "evaluate", "learning_rate"]
+__all__ = [
+    "EpochRecord",
+    "Metrics",
+    "TrainConfig",
+    "Training",
+    "check_model",
+    "evaluate",
+    "learning_rate",
+    "train_together",
+]
 
-PRECISIONS = ("float32", "bfloat16")
-AHEAD_BYTES = 256 << 20
-"""So many bytes of images are augmented in one call, in whole batches, and then sliced."""
 CHECK_STEPS = 64
 """Steps between two looks at the losses: each look waits for the device."""
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """How a network is trained; the defaults are those of the search's pre-training."""
-
-    epochs: int = 45
-    """Passes over the images."""
-    batch: int = 128
-    """Images per step; a last batch of less than half of it is left out of the epoch."""
-    lr: float = 0.1
-    """Highest learning rate; a cosine takes it to 0."""
-    warmup_epochs: float = 0.0
-    """Epochs in which the learning rate rises from 0 in a line."""
-    momentum: float = 0.9
-    """Momentum of SGD."""
-    nesterov: bool = True
-    """Nesterov's form of momentum."""
-    weight_decay: float = 5e-4
-    """Weight decay, added to the gradient."""
-    decay_norm: bool = False
-    """Whether normalisation weights and biases decay too."""
-    clip: float = 5.0
-    """Longest gradient, over all weights; 0 for no limit."""
-    label_smoothing: float = 0.0
-    """Share of the target spread over all classes."""
-    seed: int = 0
-    """Decides order, augmentation and dropout."""
-    precision: str = "float32"
-    """float32, or bfloat16 for the forward pass (autocast); weights stay as they are."""
-    channels_last: bool = False
-    """Whether images and weights keep channels innermost, which convolutions on CUDA prefer."""
-    compile: bool = False
-    """Whether the network is compiled, which takes a while and pays in long trainings."""
-
-    def __post_init__(self) -> None:
-        """Refuse values without meaning."""
-        limits = {"batch": (1, math.inf), "warmup_epochs": (0, self.epochs)}
-        limits |= dict.fromkeys(("momentum", "label_smoothing"), (0, 1))
-        limits |= dict.fromkeys(("epochs", "lr", "weight_decay", "clip"), (0, math.inf))
-        for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if not (low <= value <= high and math.isfinite(value)):
-                raise ValueError(f"{name} should be in {low}..{high}, got {value}")
-        if self.warmup_epochs and self.warmup_epochs == self.epochs:
-            raise ValueError(f"warmup_epochs leaves nothing of the {self.epochs} epochs")
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov needs a momentum above 0")
-        if self.precision not in PRECISIONS:
-            choices = " or ".join(PRECISIONS)
-            raise ValueError(f"precision should be {choices}, got {self.precision!r}")
 
 
 class EpochRecord(NamedTuple):
@@ -104,14 +62,6 @@ class Metrics:
     count: int
 
 
-def learning_rate(config: TrainConfig, progress: float) -> float:
-    """The learning rate after `progress` epochs: up in a line, then down a half cosine."""
-    if progress < config.warmup_epochs:
-        return config.lr * progress / config.warmup_epochs
-    share = (progress - config.warmup_epochs) / (config.epochs - config.warmup_epochs)
-    return config.lr * 0.5 * (1 + math.cos(math.pi * share))
-
-
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512) -> Metrics:
     """Loss and accuracy on uint8 `images` in eval mode, on the model's device.
 
@@ -121,8 +71,8 @@ def evaluate(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 5
     if batch < 1:
         raise ValueError(f"batch should be at least 1, got {batch}")
     device = next((tensor.device for tensor in model.state_dict().values()), images.device)
+    check_model(model, images[:1].to(device), labels)
     with _eval_mode(model), torch.no_grad():
-        _check_outputs(model, images[:1].to(device), labels)
         sums = torch.zeros(2, dtype=torch.float64, device=device)
         for first in range(0, len(images), batch):
             part = slice(first, first + batch)
@@ -152,6 +102,9 @@ class Training:
         policy: Policy | None,
         config: TrainConfig,
         device: torch.device | str = "cpu",
+        *,
+        shared: bool = False,
+        workers: int = 0,
     ) -> None:
         """Move the model and the images to `device` and check that they fit.
 
@@ -159,17 +112,51 @@ class Training:
             images: uint8 (N, C, H, W), kept on the device.
             labels: int64 (N,).
             policy: Draws an augmentation for each image and epoch; None for none.
+            shared: Each process of `deepaa.distributed` trains its share of every batch. Batch
+                norm looks at a process's own share; `state` is alike but for its statistics.
+            workers: Processes that augment on the CPU; 0 augments on the device.
         """
         _check_data(images, labels)
-        self.config, self.policy, self.device = config, policy, torch.device(device)
-        self.model = unwrapped(model).to(self.device)
+        where = torch.device(device)
+        model = unwrapped(model).to(where)
+        check_model(model, images[:1].to(where), labels)
+        shared = shared and distributed.world_size() > 1
+        batches = ImageBatches(
+            images, labels, policy, config, where, shared=shared, workers=workers
+        )
+        self._begin(model, batches, config, where, shared)
+
+    @classmethod
+    def over(
+        cls,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        device: torch.device | str = "cpu",
+        *,
+        shared: bool = False,
+    ) -> Training:
+        """A training on batches of any source, such as images that are read from disk."""
+        training = cls.__new__(cls)
+        where = torch.device(device)
+        shared = shared and distributed.world_size() > 1
+        training._begin(unwrapped(model).to(where), batches, config, where, shared)
+        return training
+
+    def _begin(
+        self,
+        model: nn.Module,
+        batches: Batches,
+        config: TrainConfig,
+        device: torch.device,
+        shared: bool,
+    ) -> None:
+        self.model, self.batches, self.config, self.device = model, batches, config, device
         if config.channels_last:
-            self.model.to(memory_format=torch.channels_last)
-        self.images, self.labels = images.to(self.device), labels.to(self.device)
-        with _eval_mode(self.model), torch.no_grad():
-            _check_outputs(self.model, self.images[:1], labels)
-        self._network = torch.compile(self.model, dynamic=False) if config.compile else self.model
-        self._optimizer = _sgd(self.model, config)
+            model.to(memory_format=torch.channels_last)
+        self._shared = shared
+        self._step = make_step(model, config, device, shared=shared)
+        self._randomness = Randomness(device)
         self.epoch = 0
         """Epochs done."""
         self._whole = True
@@ -183,78 +170,67 @@ class Training:
 
     def train_epoch(self) -> EpochRecord:
         """Train one epoch."""
+        steps = self.steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                record: EpochRecord = end.value
+                return record
+
+    def steps(self) -> Generator[None, None, EpochRecord]:
+        """One epoch that pauses after each step it has started, for trainings that take turns."""
         self._require_whole()
         self._whole = False  # until the epoch ends; an exception leaves weights of no epoch
         begin = time.perf_counter()
         self.model.train()
         seed = hash_int(self.config.seed, self.epoch)
-        generator = torch.Generator().manual_seed(seed)
-        order = torch.randperm(len(self.images), generator=generator)
-        sizes = batch_sizes(len(order), self.config.batch)
-        losses = torch.zeros(len(sizes), device=self.device)
-        norms = torch.zeros(len(sizes), device=self.device)
-        right = torch.zeros((), dtype=torch.int64, device=self.device)
-        with _own_randomness(self.device, hash_int(seed, 0)):
-            for step, (images, labels) in enumerate(self._batches(order, sizes)):
-                rate = learning_rate(self.config, self.epoch + (step + 0.5) / len(sizes))
-                losses[step], norms[step], hits = self._step(images, labels, rate)
-                right += hits
-                if (step + 1) % CHECK_STEPS == 0:
-                    self._check_finite(losses, norms)
-        self._check_finite(losses, norms)
-        count = sum(sizes)
-        loss = float(losses.double() @ torch.tensor(sizes, device=self.device).double()) / count
+        self._randomness.seed(hash_int(seed, distributed.rank() if self._shared else 0))
+        sizes = self.batches.sizes
+        count = len(sizes)
+        book = torch.zeros(3, count, device=self.device)
+        for step, (images, labels) in enumerate(self.batches.epoch(self.epoch)):
+            self.before_step()
+            rate = learning_rate(self.config, self.epoch + (step + 0.5) / count)
+            with self._randomness.active():
+                rows = sizes[step] * self.config.copies
+                book[:, step] = self._step(images, labels, rate, rows)
+            if (step + 1) % CHECK_STEPS == 0:
+                self._check_finite(book)
+            yield
+        return self._closed_epoch(self._check_finite(book), begin)
+
+    def _closed_epoch(self, book: Tensor, begin: float) -> EpochRecord:
+        sizes = self.batches.sizes
+        rows = sum(sizes) * self.config.copies
+        shares = torch.tensor(sizes, device=self.device).double() / sum(sizes)
+        loss, accuracy = float(book[LOSS].double() @ shares), float(book[RIGHT].double().sum())
         lr = learning_rate(self.config, self.epoch + 0.5 / len(sizes))
-        accuracy, seconds = int(right) / count, time.perf_counter() - begin
-        record = EpochRecord(self.epoch, loss, accuracy, lr, seconds, count)
+        seconds = time.perf_counter() - begin
+        record = EpochRecord(self.epoch, loss, accuracy / rows, lr, seconds, rows)
         self.epoch += 1
         self._whole = True
         return record
 
-    def _batches(self, order: Tensor, sizes: list[int]) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of an epoch, augmented several at a time."""
-        size = self.config.batch
-        ahead = size * max(1, AHEAD_BYTES // (size * self.images[0].numel()))  # images in one call
-        order = order[: sum(sizes)].to(self.device)
-        for first in range(0, len(order), ahead):
-            part = order[first : first + ahead]
-            images, labels = self.images[part], self.labels[part]
-            if self.policy is not None:
-                draw = self.policy.draw(sample_keys(self.config.seed, self.epoch, part), self.epoch)
-                images = apply_batch(images, draw, self.policy.table)
-            for at in range(0, len(part), size):
-                yield images[at : at + size], labels[at : at + size]
+    def _check_finite(self, book: Tensor) -> Tensor:
+        """The book over all processes; stops at the first step whose loss or gradient is no number.
 
-    def _step(self, images: Tensor, labels: Tensor, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss, gradient norm and number of right answers of one step of SGD."""
-        self.before_step()
-        if self.config.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
-        half = self.config.precision == "bfloat16"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half):
-            logits = self._network(images)
-        smoothing = self.config.label_smoothing
-        loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self._parameters(), self.config.clip or math.inf)
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        return loss.detach(), norm, (logits.detach().argmax(1) == labels).sum()
-
-    def _parameters(self) -> list[Tensor]:
-        return [p for group in self._optimizer.param_groups for p in group["params"]]
-
-    def _check_finite(self, losses: Tensor, norms: Tensor) -> None:
-        """Stop at the first step whose loss or gradient is not a number; waits for the device."""
-        bad = ~(losses.isfinite() & norms.isfinite())
+        Waits for the device.
+        """
+        if self._shared:
+            norms = book[NORM].clone()
+            book = book.clone()
+            dist.all_reduce(book)
+            book[NORM] = norms  # every process knows the whole gradient
+        bad = ~book.isfinite().all(0)
         if bool(bad.any()):
             step = int(bad.int().argmax())
             raise FloatingPointError(
-                f"epoch {self.epoch}, step {step}: loss {float(losses[step])}, gradient norm "
-                f"{float(norms[step])}; lower lr ({self.config.lr}) or look at the images"
+                f"seed {self.config.seed}, epoch {self.epoch}, step {step}: loss "
+                f"{float(book[LOSS, step])}, gradient norm {float(book[NORM, step])}; lower lr "
+                f"({self.config.lr}) or look at the images"
             )
+        return book
 
     # Checkpoints
 
@@ -281,9 +257,9 @@ class Training:
     def _tensors(self) -> dict[str, Tensor]:
         """What training changes, by name."""
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        memory = self._optimizer.state
+        memory = self._step.momentum()
         momentum = {
-            f"momentum.{name}": memory[parameter]["momentum_buffer"]
+            f"momentum.{name}": memory[parameter]
             for name, parameter in self.model.named_parameters()
             if parameter in memory
         }
@@ -296,34 +272,43 @@ class Training:
             )
 
 
-def batch_sizes(count: int, batch: int) -> list[int]:
-    """The sizes of an epoch's batches: whole ones, and a last one of at least half a batch.
+def train_together(trainings: Sequence[Training]) -> Iterator[list[EpochRecord | None]]:
+    """Train several networks in turns, step by step; yields when each has done one more epoch.
 
-    Batch norm over a few images would only add noise; fewer images than a batch are one batch.
+    On CUDA each has a stream of its own, so that small networks fill the device together. Each ends
+    as if it were alone. None stands for a training that had no epoch left.
     """
-    whole, rest = divmod(count, batch)
-    return [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
+    lanes = [_lane(training.device) for training in trainings]
+    while any(training.epoch < training.config.epochs for training in trainings):
+        records: list[EpochRecord | None] = [None] * len(trainings)
+        running = {
+            place: training.steps()
+            for place, training in enumerate(trainings)
+            if training.epoch < training.config.epochs
+        }
+        for stream in filter(None, lanes):  # weights may have been written since
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+        fresh = set(running)
+        while running:
+            for place, steps in list(running.items()):
+                lane = lanes[place]
+                try:
+                    with torch.cuda.stream(lane):
+                        next(steps)
+                except StopIteration as end:  # the epoch's last look has waited for the device
+                    records[place] = end.value
+                    del running[place]
+                if lane is not None and place in fresh:
+                    lane.synchronize()  # the others use the policy's tables that it has sent
+                    fresh.discard(place)
+        yield records
 
 
-def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.SGD:
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not trained:
-        raise ValueError("the model has no weights that can be trained")
-    # weights of normalisation and biases are those with one dimension
-    free = [p for p in trained if p.ndim <= 1 and not config.decay_norm]
-    decayed = [p for p in trained if p.ndim > 1 or config.decay_norm]
-    groups = [(decayed, config.weight_decay), (free, 0.0)]
-    optimizer = torch.optim.SGD(
-        [{"params": part, "weight_decay": decay} for part, decay in groups if part],
-        lr=config.lr,
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        fused=trained[0].is_cuda,  # one launch for all weights
-    )
-    if config.momentum:  # zero is what SGD would start from; so every state has the same names
-        for parameter in trained:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
+def _lane(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream of its own; None where there are none."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -335,18 +320,6 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-@contextmanager
-def _own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Dropout and the like draw from `seed`; the global generators come back as they were."""
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.default_generator.manual_seed(seed)
-        if devices:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 def _check_data(images: Tensor, labels: Tensor) -> None:
@@ -362,10 +335,15 @@ def _check_data(images: Tensor, labels: Tensor) -> None:
         )
 
 
-def _check_outputs(model: nn.Module, image: Tensor, labels: Tensor) -> None:
-    """Refuse a model that cannot take the images or has too few outputs for the labels."""
+def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
+    """The number of outputs of a model that can take the images and has enough for the labels.
+
+    Args:
+        image: One, uint8 (1, C, H, W), on the model's device.
+    """
     try:
-        logits = model(image)
+        with _eval_mode(model), torch.no_grad():
+            logits = model(image)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, AssertionError) as error:
@@ -380,6 +358,7 @@ def _check_outputs(model: nn.Module, image: Tensor, labels: Tensor) -> None:
             f"labels should be in 0..{logits.shape[1] - 1}, the model's outputs; got "
             f"{', '.join(map(str, outside[:5]))}{', ...' if len(outside) > 5 else ''}"
         )
+    return int(logits.shape[1])
 
 
 def _check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

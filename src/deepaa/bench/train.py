@@ -1,0 +1,238 @@
+"""How many images a second a training takes: networks, batches, ways of running a step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+
+from deepaa import distributed
+from deepaa.bench.report import TextTable, hardware, versions, writable
+from deepaa.compared import compared_policy
+from deepaa.models import build_model, channel_statistics
+from deepaa.policy import Policy
+from deepaa.run_files import write_file
+from deepaa.sources import LabelledImages, load_dataset
+from deepaa.train import Training, train_together
+from deepaa.train_config import TrainConfig
+from deepaa.training_plan import space_of
+
+WAYS: Mapping[str, dict[str, Any]] = {
+    "plain": {"graph": False, "compile": False},
+    "recorded": {"graph": True, "compile": False},
+    "compiled": {"graph": True, "compile": True},
+}
+"""Every operation started by itself; replayed as a CUDA graph; compiled first, then replayed."""
+
+
+class TrainTime(NamedTuple):
+    """Epochs of one network, or of several at once."""
+
+    network: str
+    batch: int
+    way: str
+    parallel: int
+    precision: str
+    first: float  # seconds of the first epoch: compiling and recording included
+    seconds: float  # median of the others
+    fastest: float
+    slowest: float
+    images: int  # of all networks in an epoch
+    augmenting: float  # seconds that the policy alone takes for them
+    memory: float | None  # peak GB on CUDA
+
+    @property
+    def rate(self) -> float:
+        """Images a second, of all networks together."""
+        return self.images / self.seconds
+
+    @property
+    def share(self) -> float:
+        """Part of the time that augmentation takes."""
+        return self.augmenting / self.seconds
+
+
+class TrainReport(NamedTuple):
+    """Everything `deepaa bench train` found."""
+
+    created: str
+    versions: dict[str, str]
+    hardware: dict[str, Any]
+    options: dict[str, Any]
+    times: list[TrainTime]
+
+
+def main_train(
+    *,
+    models: Sequence[str] = ("wrn-40-2", "wrn-28-10"),
+    batches: Sequence[int] = (128,),
+    policy: str = "deepta",
+    ways: Sequence[str] | None = None,
+    parallel: Sequence[int] = (1,),
+    device: str = "auto",
+    precision: str | None = None,
+    steps: int = 200,
+    epochs: int = 3,
+    data: str | None = None,
+    out: str | Path | None = None,
+) -> TrainReport:
+    """Rates of trainings with a policy, also written to `out` as JSON.
+
+    Args:
+        ways: Names of `WAYS`; None for all that the device has.
+        parallel: Networks at once, one after the other.
+        precision: None for bfloat16 on CUDA and float32 elsewhere.
+        steps: Steps in an epoch; the images of `data` are repeated as often as needed.
+        epochs: Timed epochs, after one that starts everything up.
+    """
+    path = None if out is None else writable(Path(out))
+    for name, value in (("steps", steps), ("epochs", epochs), ("batch", min(batches, default=0))):
+        if value < 1:
+            raise ValueError(f"{name} should be at least 1, got {value}")
+    if min(parallel, default=0) < 1:
+        raise ValueError(f"parallel should be at least 1, got {list(parallel)}")
+    where = distributed.init(device)
+    ways = _ways(ways, where)
+    images = load_dataset(data)
+    chosen = compared_policy(policy, space=space_of(list(images.images.shape[1:])))
+    precision = precision or ("bfloat16" if where.type == "cuda" else "float32")
+    found = [
+        train_time(model, images, chosen, _config(batch, way, precision, where), where, plan)
+        for model in models
+        for batch in batches
+        for way in ways
+        for plan in [_Amount(way, count, steps, epochs) for count in parallel]
+    ]
+    options = {"data": images.name, "policy": policy, "layers": chosen.depth, "steps": steps}
+    options |= {"epochs": epochs, "device": str(where)}
+    report = TrainReport(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        versions(),
+        hardware([where.type]),
+        options,
+        found,
+    )
+    if path is not None:
+        write_file(path, train_json(report).encode())
+    return report
+
+
+def _ways(ways: Sequence[str] | None, device: torch.device) -> list[str]:
+    possible = list(WAYS) if device.type == "cuda" else ["plain"]
+    for way in ways or ():
+        if way not in WAYS:
+            raise ValueError(f"no way {way!r} of running a step; there are {', '.join(WAYS)}")
+        if way not in possible:
+            raise ValueError(f"{way} needs CUDA, the device is {device}")
+    return possible if ways is None else list(ways)
+
+
+def _config(batch: int, way: str, precision: str, device: torch.device) -> TrainConfig:
+    return TrainConfig(
+        epochs=1_000_000,
+        batch=batch,
+        lr=1e-3,
+        precision=precision,
+        channels_last=device.type == "cuda",
+        **WAYS[way],
+    )
+
+
+class _Amount(NamedTuple):
+    way: str
+    parallel: int
+    steps: int
+    epochs: int
+
+
+def train_time(
+    name: str,
+    data: LabelledImages,
+    policy: Policy,
+    config: TrainConfig,
+    device: torch.device,
+    amount: _Amount,
+) -> TrainTime:
+    """The time of an epoch of `amount.steps` steps, of several networks at once."""
+    places = torch.arange(config.batch * amount.steps) % len(data.labels)
+    images, labels = data.images[places].to(device), data.labels[places].to(device)
+    mean, std = channel_statistics(data.images)
+    trainings = []
+    for seed in range(amount.parallel):
+        network = build_model(name, len(data.class_names), mean=mean, std=std, seed=seed)
+        trainings.append(Training(network, images, labels, policy, config, device))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    taken = []
+    rounds = train_together(trainings)
+    for _ in range(amount.epochs + 1):
+        taken.append(_seconds(lambda: next(rounds), device))
+    memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
+    alone = [_seconds(lambda: _walk(trainings[0]), device) for _ in range(2)]  # second is warm
+    rest = taken[1:]
+    return TrainTime(
+        name,
+        config.batch,
+        amount.way,
+        amount.parallel,
+        config.precision,
+        taken[0],
+        median(rest),
+        min(rest),
+        max(rest),
+        len(places) * amount.parallel,
+        alone[1] * amount.parallel,
+        memory,
+    )
+
+
+def _walk(training: Training) -> None:
+    """An epoch's batches without the network."""
+    for _ in training.batches.epoch(0):
+        pass
+
+
+def _seconds(work: Any, device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def train_tables(report: TrainReport) -> list[TextTable]:
+    """The report as text."""
+    columns = ("network", "batch", "way", "networks", "images/s", "fastest..slowest epoch")
+    more = ("augmentation", "first epoch", "memory")
+    rows = [
+        (
+            t.network,
+            str(t.batch),
+            t.way,
+            str(t.parallel),
+            f"{t.rate:,.0f}",
+            f"{t.fastest:.3f}..{t.slowest:.3f} s",
+            f"{100 * t.share:.1f} %",
+            f"{t.first:.1f} s",
+            "" if t.memory is None else f"{t.memory:.2f} GB",
+        )
+        for t in report.times
+    ]
+    options = report.options
+    title = f"training on {options['device']} with {options['policy']} ({options['layers']} layers)"
+    return [TextTable(title, columns + more, rows)]
+
+
+def train_json(report: TrainReport) -> str:
+    """The report as JSON text."""
+    times = [{**t._asdict(), "rate": t.rate, "share": t.share} for t in report.times]
+    content = {"format": "deepaa-bench-train", "version": 1, **report._asdict(), "times": times}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"

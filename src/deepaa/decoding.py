@@ -1,0 +1,107 @@
+"""Image files cut to squares, a piece of a batch at a time: the work of decoding processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL.Image import Image as PilImage
+from PIL.Image import Resampling
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from deepaa.folder import ImageTree
+from deepaa.image_files import BadFile, Pixels, Reading, quiet_pillow, read_image
+from deepaa.keys import hash_int, sample_key
+from deepaa.ops.boxes import CANDIDATES, resized_crop_box
+from deepaa.train_batches import COPY_SHIFT
+
+Crop = Literal["random", "centre"]
+"""What a training picture is cut to: a random box of it, or its middle square."""
+
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+"""Areas and shapes of random boxes: those of Inception's preprocessing."""
+EVALUATION_SHORT = 256 / 224
+"""For evaluation the shorter side is resized to this many times the size, then the middle cut."""
+LONGEST = 4
+"""Pictures longer than so many times their width lose their ends before they are resized."""
+INDEX = (1 << COPY_SHIFT) - 1
+"""The bits of a row that are the image's index."""
+_CROPS = 0x63726F70
+"""Sets the keys of crops apart from those of policies, which have the same seed."""
+
+
+class Request(NamedTuple):
+    """What a worker is asked for."""
+
+    seed: int
+    epoch: int
+    rows: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+    """Where in the batch the rows belong; the worker does not need it."""
+
+
+class Decoder(Dataset[Tensor | BadFile]):
+    """What a worker knows: names as bytes in one array, since a million objects would be copied."""
+
+    def __init__(self, tree: ImageTree, size: int, crop: Crop | None, reading: Reading) -> None:
+        """`crop` is None for evaluation."""
+        self.root = tree.root
+        self.names = np.array([os.fsencode(file.relative_to(tree.root)) for file in tree.files])
+        self._size, self._crop, self._reading = size, crop, reading
+
+    def path(self, index: int) -> Path:
+        """Where the image lies."""
+        return self.root / os.fsdecode(bytes(self.names[index]))
+
+    def __getitem__(self, request: Request) -> Tensor | BadFile:
+        """The images uint8 (N, 3, size, size) of N rows, or the first file that is bad."""
+        out = np.empty((len(request.rows), 3, self._size, self._size), np.uint8)
+        last, picture = -1, None
+        with quiet_pillow():
+            for place, row in enumerate(request.rows.tolist()):
+                index = row & INDEX
+                if index != last or picture is None:
+                    result = read_image(self.path(index), self._reading)
+                    if isinstance(result, BadFile):
+                        return result  # the parent raises: errors lose parts on the way
+                    last, picture = index, result.image
+                out[place] = self._cut(picture, request, row).transpose(2, 0, 1)
+        return torch.from_numpy(out)
+
+    def _cut(self, picture: PilImage, request: Request, row: int) -> Pixels:
+        if self._crop == "random":
+            key = sample_key(hash_int(request.seed, _CROPS), request.epoch, row)
+            u = [(hash_int(key, slot) >> 40) * 2.0**-24 for slot in range(CANDIDATES + 2)]
+            cut = random_box(picture, self._size, u)
+        elif self._crop == "centre":
+            cut = centred(picture, self._size, self._size)
+        else:
+            cut = centred(picture, round(EVALUATION_SHORT * self._size), self._size)
+        return np.asarray(cut)
+
+
+def random_box(picture: PilImage, size: int, u: list[float]) -> PilImage:
+    """A box of the picture by the 12 numbers `u` in 0..1, resized to a square."""
+    x, y, w, h = resized_crop_box(u, picture.height, picture.width, SCALE, RATIO)
+    return picture.crop((x, y, x + w, y + h)).resize((size, size), Resampling.BICUBIC)
+
+
+def centred(picture: PilImage, short: int, size: int) -> PilImage:
+    """The middle square of side `size` after the shorter side became `short` pixels."""
+    w, h = picture.size
+    if max(w, h) > LONGEST * min(w, h):  # a line of pixels would become an image of gigabytes
+        most = LONGEST * min(w, h)
+        x, y = max(0, w - most) // 2, max(0, h - most) // 2
+        picture = picture.crop((x, y, x + min(w, most), y + min(h, most)))
+        w, h = picture.size
+    longer = int(short * max(w, h) / min(w, h))
+    target = (short, longer) if w <= h else (longer, short)
+    if target != (w, h):
+        picture = picture.resize(target, Resampling.BICUBIC)
+    x, y = round((target[0] - size) / 2), round((target[1] - size) / 2)
+    return picture.crop((x, y, x + size, y + size))

@@ -1,0 +1,359 @@
+"""Image folders too large for memory: files decoded in workers, batches sent to the device."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Sampler
+
+from deepaa import distributed
+from deepaa.decoding import INDEX, Crop, Decoder, Request
+from deepaa.folder import ImageTree, list_images
+from deepaa.image_files import DEFAULT_READING, BadFile, Reading, check_size, shown
+from deepaa.keys import hash_int, sample_keys
+from deepaa.ops import apply_batch
+from deepaa.policy import Policy
+from deepaa.scan import LIMIT_BAD, BadImagesError, OnBadImage, ScanReport, judge, scan_images
+from deepaa.train import Metrics, evaluate
+from deepaa.train_batches import COPY_SHIFT, batch_sizes
+from deepaa.train_config import TrainConfig
+
+__all__ = ["StreamedBatch", "StreamedBatches", "StreamedImages", "crop_for", "evaluate_streamed"]
+
+_log = logging.getLogger(__name__)
+
+PIECE = 32
+"""Images a worker decodes at a time, so that a batch comes from many workers."""
+AHEAD = 4
+"""Pieces that each worker is ahead."""
+MOST_WORKERS = 16
+
+
+class StreamedBatch(NamedTuple):
+    """Images on the device."""
+
+    images: Tensor
+    """uint8 (N, 3, size, size); N is batch x copies, or this process's share of it."""
+    labels: Tensor
+    """int64 (N,)."""
+    rows: Tensor
+    """int64 (N,): the image's index, plus copy x 2^40. `sample_keys` takes it as the index."""
+
+
+def crop_for(policy: Policy | None) -> Crop:
+    """How pictures should be cut for a policy: not at random if it has a resized crop itself."""
+    uses = {} if policy is None else policy.expected_uses()
+    return "centre" if uses.get("resized_crop", 0.0) > 0 else "random"
+
+
+class StreamedImages:
+    """One part of an image folder, read anew in every epoch; only file names are in memory.
+
+    Every pixel is a function of the file, the seed, the epoch and the row: neither the number of
+    workers nor that of processes changes a batch. Files become RGB as `deepaa.image_files` says, at
+    full resolution, and are resized with Pillow's bicubic filter.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        size: int,
+        *,
+        train: bool,
+        workers: int | None = None,
+        seed: int = 0,
+        crop: Crop = "random",
+        device: torch.device | str = "cpu",
+        reading: Reading = DEFAULT_READING,
+        scan: bool = True,
+        on_bad_image: OnBadImage = "stop",
+        outside_links: bool = False,
+    ) -> None:
+        """List the files and, with `scan`, decode each of them once to find the bad ones.
+
+        Args:
+            folder: Holds `train` and `val` (or `test`) with a folder per class, as ImageNet does.
+            size: Side of the square images.
+            train: Training images, shuffled; otherwise the others in order, cut for evaluation.
+            workers: Processes that decode; None for one per core, at most 16. 0 decodes here.
+            crop: For training images. "random" is a box of 8 to 100 % of the picture, resized;
+                "centre" the middle square after the shorter side was resized to `size`, for
+                policies that crop by themselves (`crop_for`).
+            device: Where batches go.
+            scan: Without it, a bad file stops the epoch in which it is met.
+            on_bad_image: Whether the bad files "stop" here, all of them named, or are left out
+                ("skip", which needs the scan) unless they are over 1 %, or a whole class.
+            outside_links: Follow links that lead out of the folder.
+        """
+        check_size(size)
+        if crop not in get_args(Crop):
+            raise ValueError(f"crop should be 'random' or 'centre', got {crop!r}")
+        if on_bad_image not in get_args(OnBadImage) or (on_bad_image == "skip" and not scan):
+            raise ValueError(f"on_bad_image={on_bad_image!r}: 'stop', or 'skip' with scan=True")
+        if workers is not None and workers < 0:
+            raise ValueError(f"workers should be 0 or more, got {workers}")
+        tree = list_images(Path(folder), "train" if train else "test", outside_links=outside_links)
+        self.report: ScanReport | None = scan_images(tree, reading) if scan else None
+        """Which files are bad, and what else was noticed; None without a scan."""
+        if self.report is not None:
+            for line in self.report.lines():
+                _log.warning("%s: %s", self.report.place, line)
+            tree = _good(tree, self.report, on_bad_image)
+        self.size, self.train, self.seed, self.crop = size, train, seed, crop
+        self.device = torch.device(device)
+        self.class_names = tree.class_names
+        self.labels = torch.tensor(tree.labels, dtype=torch.int64)
+        """Of all images, on the CPU."""
+        self._files = Decoder(tree, size, crop if train else None, reading)
+        self._requests = _Requests()
+        self._loader = _loader(self._files, self._requests, workers)
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A sha256 over names, lengths and labels of the files: cheap, and blind to their bytes."""
+        digest = hashlib.sha256()
+        for index, label in enumerate(self.labels.tolist()):
+            length = self._files.path(index).stat().st_size
+            digest.update(b"%s\0%d\0%d\0" % (self._files.names[index], length, label))
+        return digest.hexdigest()
+
+    def batches(
+        self,
+        epoch: int,
+        batch: int,
+        copies: int = 1,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> Iterator[StreamedBatch]:
+        """The batches of an epoch; a second call ends the first one's.
+
+        A training epoch is in the order of `deepaa.train.Training`, whose last batch has at least
+        half of the images or is left out; its rows are all images of the first copy, then those
+        of the second. Evaluation takes every image.
+
+        Args:
+            epoch: Decides order and crops.
+            batch: Different images in a batch.
+            copies: Rows for each image, each with a crop of its own; decoded once.
+            seed: Instead of the one given at the start.
+            rank: This process; it gets its neighbouring share of the rows of each batch.
+            world: Processes in all.
+        """
+        if batch < 1 or copies < 1:
+            raise ValueError(f"batch {batch}, copies {copies}: both should be at least 1")
+        distributed.share(0, rank, world)  # refuses a rank that is none
+        seed = self.seed if seed is None else seed
+        order = self._order(hash_int(seed, epoch), batch)
+        plan = _Plan(seed, epoch, order, batch, copies, rank, world)
+        self._requests.plan = plan
+        return _on_device(self._assembled(plan), self.device)
+
+    def close(self) -> None:
+        """End the workers; the next epoch starts new ones."""
+        self._requests.plan = None
+        self._loader = _loader(self._files, self._requests, self._loader.num_workers)
+
+    def _assembled(self, plan: _Plan) -> Iterator[StreamedBatch]:
+        """The batches in pinned memory where they go on to CUDA."""
+        self._require(plan)
+        pieces = iter(self._loader)
+        for rows in plan.rows():
+            shape = (len(rows), 3, self.size, self.size)
+            images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+            for request in plan.requests(rows):
+                self._require(plan)
+                images.index_copy_(0, torch.from_numpy(request.places), self._next(pieces))
+            labels = self.labels[rows & INDEX]
+            if self.device.type == "cuda":
+                labels, rows = labels.pin_memory(), rows.pin_memory()
+            yield StreamedBatch(images, labels, rows)
+
+    def _order(self, seed: int, batch: int) -> Tensor:
+        if not self.train:
+            return torch.arange(len(self))
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
+        return order[: sum(batch_sizes(len(self), batch))]
+
+    def _require(self, plan: _Plan) -> None:
+        if self._requests.plan is not plan:
+            raise RuntimeError("this epoch has ended: another one was begun, or it was closed")
+
+    def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
+        try:
+            piece = next(pieces)
+        except RuntimeError as error:
+            if "worker" not in str(error):
+                raise
+            why = str(error).splitlines()[0]
+            raise RuntimeError(
+                f"a process that decodes images died ({why}); memory or shared memory may be "
+                f"short: take fewer than {self._loader.num_workers} workers"
+            ) from error
+        if isinstance(piece, BadFile):
+            bad = piece._replace(path=piece.path.relative_to(self._files.root))
+            report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
+            raise BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+        return piece
+
+
+class StreamedBatches:
+    """Batches for `Training.over`: decoded in workers, augmented on the device."""
+
+    def __init__(
+        self,
+        images: StreamedImages,
+        policy: Policy | None,
+        config: TrainConfig,
+        *,
+        shared: bool = False,
+    ) -> None:
+        """Plan the epochs; order and crops follow the seed of `config`.
+
+        Args:
+            images: Training images on the device of the training.
+            shared: Give this process's share of every batch.
+        """
+        if not images.train:
+            raise ValueError("these images are for evaluation; training needs train=True")
+        self.images, self.policy, self.config, self.shared = images, policy, config, shared
+        self.sizes = batch_sizes(len(images), config.batch)
+        world = distributed.world_size() if shared else 1
+        if min(self.sizes) * config.copies < world:
+            raise ValueError(
+                f"{min(self.sizes)} images in a batch are too few for {world} processes"
+            )
+
+    def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The augmented images and labels of each step."""
+        config, policy = self.config, self.policy
+        place = (distributed.rank(), distributed.world_size()) if self.shared else (0, 1)
+        for images, labels, rows in self.images.batches(
+            number, config.batch, config.copies, seed=config.seed, rank=place[0], world=place[1]
+        ):
+            if policy is None:
+                yield images, labels
+            else:
+                draw = policy.draw(sample_keys(config.seed, number, rows), number)
+                yield apply_batch(images, draw, policy.table), labels
+
+
+def evaluate_streamed(model: nn.Module, images: StreamedImages, *, batch: int = 256) -> Metrics:
+    """Loss and accuracy on all images, in eval mode; `images` go to the model's device."""
+    loss, right = 0.0, 0.0
+    for part in images.batches(0, batch):
+        found = evaluate(model, part.images, part.labels, batch=batch)
+        loss, right = loss + found.loss * found.count, right + found.accuracy * found.count
+    return Metrics(loss / len(images), right / len(images), len(images))
+
+
+class _Plan(NamedTuple):
+    """Which rows each batch of an epoch has, and which pieces of it the workers make."""
+
+    seed: int
+    epoch: int
+    order: Tensor
+    batch: int
+    copies: int
+    rank: int
+    world: int
+
+    def rows(self) -> Iterator[Tensor]:
+        """Index and copy of each row of this process, for each batch."""
+        for at in range(0, len(self.order), self.batch):
+            images = self.order[at : at + self.batch]
+            copies = torch.arange(self.copies).repeat_interleave(len(images))
+            rows = images.repeat(self.copies) + (copies << COPY_SHIFT)
+            own = distributed.share(len(rows), self.rank, self.world)
+            yield rows[own.start : own.stop]
+
+    def requests(self, rows: Tensor) -> Iterator[Request]:
+        """The pieces of a batch: copies of an image side by side, so that it is decoded once."""
+        by_image = (rows & INDEX).argsort(stable=True)
+        for at in range(0, len(rows), PIECE):
+            places = by_image[at : at + PIECE]
+            yield Request(self.seed, self.epoch, rows[places].numpy(), places.numpy())
+
+
+class _Requests(Sampler[Request]):
+    """Hands the requests of the current plan to the loader, whose workers outlive an epoch."""
+
+    def __init__(self) -> None:
+        self.plan: _Plan | None = None
+
+    def __iter__(self) -> Iterator[Request]:
+        if self.plan is not None:
+            for rows in self.plan.rows():
+                yield from self.plan.requests(rows)
+
+
+def _good(tree: ImageTree, report: ScanReport, on_bad: OnBadImage) -> ImageTree:
+    """The files that can be decoded, if so many may be left out."""
+    bad = {tree.root / file.path for file in report.bad}
+    kept = [i for i, file in enumerate(tree.files) if file not in bad]
+    labels = tuple(tree.labels[i] for i in kept)
+    judge(report, tree, list(labels), on_bad, LIMIT_BAD)
+    return tree._replace(files=tuple(tree.files[i] for i in kept), labels=labels)
+
+
+def _loader(
+    files: Decoder, requests: _Requests, workers: int | None
+) -> DataLoader[Tensor | BadFile]:
+    if workers is None:
+        workers = min(MOST_WORKERS, os.cpu_count() or 1)
+    return DataLoader(
+        files,
+        batch_size=None,  # a request is a piece already
+        sampler=requests,
+        num_workers=workers,
+        worker_init_fn=_leave_interrupts,
+        persistent_workers=workers > 0,
+        prefetch_factor=AHEAD if workers else None,
+        generator=torch.Generator(),  # its seeds are not used; the global generator is left alone
+    )
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the parent ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _on_device(batches: Iterator[StreamedBatch], device: torch.device) -> Iterator[StreamedBatch]:
+    """The batches on the device; on CUDA one is copied while the one before is worked on."""
+    if device.type != "cuda":
+        yield from (StreamedBatch(*(part.to(device) for part in batch)) for batch in batches)
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting: tuple[StreamedBatch, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            moved = StreamedBatch(*(part.to(device, non_blocking=True) for part in batch))
+            done = stream.record_event()
+        if waiting is not None:
+            yield _arrived(*waiting)
+        waiting = moved, done
+    if waiting is not None:
+        yield _arrived(*waiting)
+
+
+def _arrived(batch: StreamedBatch, done: torch.cuda.Event) -> StreamedBatch:
+    """The batch, for work on the current stream; the host does not wait."""
+    current = torch.cuda.current_stream(batch.images.device)
+    current.wait_event(done)
+    for part in batch:
+        part.record_stream(current)  # its memory is not given away before this stream is done
+    return batch

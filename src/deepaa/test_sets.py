@@ -1,0 +1,140 @@
+"""Which images a network is tested on: the data set's own, a given folder, or a held-out share."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from deepaa.arrays import TEST, open_npz
+from deepaa.folder import STANDS_FOR
+from deepaa.image_files import shown
+from deepaa.sources import LabelledImages, fingerprint, load_dataset
+from deepaa.splits import stratified_splits
+
+HOLDOUT = 0.1
+"""Share that is held out of images without a test part."""
+HOLDOUT_SEED = 0
+"""The same images are held out whatever the seed of a training."""
+_OTHER_NAMES = ("val", "valid", "validation")
+
+_log = logging.getLogger(__name__)
+
+
+class TrainTest(NamedTuple):
+    """Images to train on, and others to test on."""
+
+    train: LabelledImages
+    test: LabelledImages
+    how: str
+    """Where the test images come from, for the record."""
+
+
+def train_and_test(
+    source: str | Path | None = None,
+    *,
+    test: str | Path | None = None,
+    holdout: float | None = None,
+    **reading: Any,
+) -> TrainTest:
+    """The training images of a source, and its test images.
+
+    Args:
+        source: As for `load_dataset`.
+        test: Another source for the test images, with classes of the same names.
+        holdout: Test on this share of the training images instead, the same for every seed. A
+            source without a test part has .1 of them held out.
+        reading: More arguments of `load_dataset`: root, size, download and so on.
+    """
+    if holdout is not None and not 0 < holdout < 1:
+        raise ValueError(f"holdout should be a share between 0 and 1, got {holdout}")
+    if test is not None and holdout is not None:
+        raise ValueError("either other test images or a held-out share, not both")
+    train = load_dataset(source, split="train", **reading)
+    if test is not None:
+        found = _given(test, train, reading)
+        return _checked(TrainTest(train, found, f"given: {found.name}"))
+    if holdout is None:
+        official = _official(source, reading)
+        if official is not None:
+            return _checked(TrainTest(train, official, "the test part of the data set"))
+        _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
+    return held_out(train, HOLDOUT if holdout is None else holdout)
+
+
+def held_out(data: LabelledImages, share: float) -> TrainTest:
+    """A stratified share of the images as test images; the rest trains."""
+    n = len(data.labels)
+    count = max(len(data.class_names), round(share * n))
+    if count >= n:
+        raise ValueError(f"{data.name}: a held-out share of {share} leaves none of {n} images")
+    sizes = (n - count, 0, count)
+    parts = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=data.class_names)
+    how = f"{share:g} of the training images, held out"
+    return TrainTest(_part(data, parts.pretrain), _part(data, parts.validation), how)
+
+
+def _part(data: LabelledImages, places: torch.Tensor) -> LabelledImages:
+    places = places.sort().values
+    images, labels = data.images[places], data.labels[places]
+    return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
+
+
+def _official(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
+    """The source's own test part; None where it has none."""
+    path = Path(source) if source is not None else None
+    if path is not None and path.is_dir():
+        names = ("test", *STANDS_FOR["test"])
+        if not (path / "train").is_dir() or not any((path / name).is_dir() for name in names):
+            return None
+    elif path is not None and path.is_file():
+        with open_npz(path) as arrays:
+            if not any(set(pair) <= set(arrays.names) for pair in TEST):
+                return None
+    else:
+        return _named_test(source, reading)
+    return load_dataset(source, split="test", **reading)
+
+
+def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
+    """The test part of a data set with a name, some of which call it val."""
+    reading = {**reading, "download": False}  # what was fetched has all parts
+    for split in ("test", *_OTHER_NAMES[:1]):
+        try:
+            return load_dataset(source, split=split, **reading)
+        except ValueError as error:  # it names the splits that there are
+            _log.debug("%s: %s", source, error)
+    return None
+
+
+def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -> LabelledImages:
+    """Test images of another source, their labels counted as the training images' are."""
+    found = _official(source, reading) or load_dataset(source, split="train", **reading)
+    unknown = [name for name in found.class_names if name not in train.class_names]
+    if unknown:
+        listed = ", ".join(shown(name) for name in unknown[:10])
+        raise ValueError(
+            f"{shown(source)}: {len(unknown)} classes that the training images do not have: "
+            f"{listed}; they have {', '.join(train.class_names[:10])}"
+        )
+    numbers = torch.tensor([train.class_names.index(name) for name in found.class_names])
+    return found._replace(labels=numbers[found.labels], class_names=train.class_names)
+
+
+def _checked(both: TrainTest) -> TrainTest:
+    """Both parts, if they have the same classes and sizes."""
+    train, test, _ = both
+    if len(train.class_names) != len(test.class_names):
+        raise ValueError(
+            f"{train.name}: {len(train.class_names)} classes to train on, but "
+            f"{len(test.class_names)} to test on"
+        )
+    if train.images.shape[1:] != test.images.shape[1:]:
+        sizes = [" x ".join(map(str, part.images.shape[2:])) for part in (train, test)]
+        raise ValueError(
+            f"{train.name}: training images are {sizes[0]}, test images {sizes[1]} pixels; bring "
+            "both to one size with --size"
+        )
+    return both

@@ -1,0 +1,313 @@
+"""One step of SGD: forward, loss, backward, clip, update; on CUDA recorded once and replayed.
+
+A small network's step is a thousand short kernels. Started one by one they keep the device waiting;
+as one CUDA graph they start together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from deepaa.train_config import TrainConfig
+
+__all__ = ["Randomness", "RecordedStep", "Step", "make_step", "sgd"]
+
+WARM_UP = 3
+LOSS, NORM, RIGHT = range(3)
+"""Places in what a step returns."""
+_LOGGER = logging.getLogger(__name__)
+
+
+class Step:
+    """A step of SGD on one network, every operation started by itself."""
+
+    def __init__(
+        self, model: nn.Module, config: TrainConfig, device: torch.device, *, shared: bool = False
+    ) -> None:
+        """Make the optimiser, and the compiled network if the settings ask for it.
+
+        Args:
+            model: On the device, in the layout of the settings.
+            shared: Other processes do the rest of each batch; gradients are added up over all.
+        """
+        self.model, self.config, self.device, self._shared = model, config, device, shared
+        self.optimizer = sgd(model, config, device)
+        # the graph is ours: Inductor's own graphs would copy what we keep in place
+        compiled = config.compile
+        options: Any = {"triton.cudagraphs": False}
+        self._network = torch.compile(model, dynamic=False, options=options) if compiled else model
+        self._shape: torch.Size | None = None
+
+    def __call__(self, images: Tensor, labels: Tensor, rate: float, total: int) -> Tensor:
+        """(3,) loss, gradient norm and right answers; valid until the next step.
+
+        Args:
+            rate: The learning rate.
+            total: Images of the batch over all processes; the losses of the processes add up to
+                the mean over them.
+        """
+        self.set_rate(rate)
+        if self.config.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        return self.run(images, labels, total)
+
+    def set_rate(self, rate: float) -> None:
+        """The learning rate of the next run, without waiting for the device."""
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+
+    def run(self, images: Tensor, labels: Tensor, total: int) -> Tensor:
+        """A step at the learning rate that is set."""
+        self._shape = self._shape or images.shape
+        # compiling again for the odd last batch takes longer than it can save
+        network = self._network if images.shape == self._shape else self.model
+        half = self.config.precision == "bfloat16"
+        # a cache of casts made outside a graph would be read inside it
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+            logits: Tensor = network(images)
+        smoothing = self.config.label_smoothing
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+        if len(images) != total:
+            loss = loss * (len(images) / total)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        norm = self._limited_norm()
+        self.optimizer.step()
+        right = (logits.detach().argmax(1) == labels).sum()
+        return torch.stack([loss.detach(), norm, right.to(loss.dtype)])
+
+    def _limited_norm(self) -> Tensor:
+        """The gradient's length, over all processes, before it is cut to the limit."""
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if self._shared:
+            _add_up([p.grad for p in parameters if p.grad is not None])
+        if self.config.clip:
+            return nn.utils.clip_grad_norm_(parameters, self.config.clip)
+        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+    def momentum(self) -> dict[Tensor, Tensor]:
+        """The optimiser's memory; empty without momentum."""
+        return {p: kept["momentum_buffer"] for p, kept in self.optimizer.state.items()}
+
+
+class RecordedStep:
+    """A step that is recorded at the first batch and replayed for all of its shape.
+
+    The recording leaves no trace: weights, statistics, momentum and generators are put back.
+    Hooks in Python run during the recording alone. Batches of another shape take the plain step.
+    """
+
+    def __init__(self, step: Step, *, must: bool) -> None:
+        """Nothing is recorded before the first batch.
+
+        Args:
+            must: Whether a network that cannot be recorded is an error, rather than a reason to
+                start its operations one by one.
+        """
+        self.step, self._must = step, must
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._failed = False
+
+    def __call__(self, images: Tensor, labels: Tensor, rate: float, total: int) -> Tensor:
+        """As `Step`."""
+        with torch.cuda.device(self.step.device):
+            if self._graph is None and not self._failed:
+                self.step.set_rate(rate)
+                self._try_to_record(images, labels)
+            if self._graph is None or images.shape != self._images.shape:
+                return self.step(images, labels, rate, total)
+            self._images.copy_(images)
+            self._labels.copy_(labels)
+            self.step.set_rate(rate)
+            self._graph.replay()
+            return self._outcome
+
+    def momentum(self) -> dict[Tensor, Tensor]:
+        """As `Step.momentum`."""
+        return self.step.momentum()
+
+    def _try_to_record(self, images: Tensor, labels: Tensor) -> None:
+        try:
+            self._record(images, labels)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if self._must:
+                raise
+            self._failed = True
+            _renew_generator(self.step.device)
+            reason = str(error).strip().split("\n")[0]
+            _LOGGER.warning("the step cannot be recorded as a CUDA graph (%s): slower", reason)
+
+    def _record(self, images: Tensor, labels: Tensor) -> None:
+        last = self.step.config.channels_last
+        layout = torch.channels_last if last else torch.contiguous_format
+        self._images = torch.empty_like(images, memory_format=layout).copy_(images)
+        self._labels = labels.clone()
+        graph = torch.cuda.CUDAGraph()
+        # a stream of its own: libraries keep one workspace per stream, and graphs may run together
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        arguments = self._images, self._labels, len(images)
+        with _put_back(self.step), _best_algorithms(self.step.config.compile):
+            with torch.cuda.stream(stream):  # compiles, and lets libraries choose their algorithms
+                for _ in range(WARM_UP):
+                    self.step.run(*arguments)
+            torch.cuda.current_stream().wait_stream(stream)
+            self.step.optimizer.zero_grad(set_to_none=True)  # the graph owns its gradients
+            self._outcome = self._captured(graph, stream, arguments)
+        self._graph = graph
+
+    def _captured(
+        self,
+        graph: torch.cuda.CUDAGraph,
+        stream: torch.cuda.Stream,
+        arguments: tuple[Tensor, Tensor, int],
+    ) -> Tensor:
+        current = torch.cuda.current_stream()
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                return self.step.run(*arguments)
+        finally:
+            torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
+
+
+def make_step(
+    model: nn.Module, config: TrainConfig, device: torch.device, *, shared: bool = False
+) -> Step | RecordedStep:
+    """The step that the settings ask for on this device."""
+    step = Step(model, config, device, shared=shared)
+    possible = device.type == "cuda" and not shared
+    if config.graph and not possible:
+        reason = "several processes share a batch" if shared else f"the device is {device.type}"
+        raise ValueError(f"graph: a step cannot be recorded where {reason}; leave graph unset")
+    wanted = possible if config.graph is None else config.graph
+    return RecordedStep(step, must=bool(config.graph)) if wanted else step
+
+
+def sgd(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
+    """SGD on all weights that can be trained, its momentum starting from zero."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError("the model has no weights that can be trained")
+    # weights of normalisation and biases are those with one dimension
+    free = [p for p in trained if p.ndim <= 1 and not config.decay_norm]
+    decayed = [p for p in trained if p.ndim > 1 or config.decay_norm]
+    groups = [(decayed, config.weight_decay), (free, 0.0)]
+    cuda = device.type == "cuda"
+    optimizer = torch.optim.SGD(
+        [{"params": part, "weight_decay": decay} for part, decay in groups if part],
+        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,  # a graph reads a tensor
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        fused=cuda,  # one launch for all weights
+    )
+    if config.momentum:  # zero is what SGD would start from; so every state has the same names
+        for parameter in trained:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer
+
+
+def _add_up(gradients: list[Tensor]) -> None:
+    """Each gradient becomes its sum over all processes, in one exchange."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat)
+    parts = flat.split([gradient.numel() for gradient in gradients])  # type: ignore[no-untyped-call]
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view(gradient.shape))
+
+
+# What a recording must not change
+
+
+@contextmanager
+def _put_back(step: Step) -> Iterator[None]:
+    """Weights, statistics, momentum and the CUDA generator are afterwards what they were."""
+    model, momentum = step.model, step.momentum().values()
+    places = [t.detach() for t in (*model.parameters(), *model.buffers(), *momentum)]
+    kept = [place.clone() for place in places]
+    generator = torch.cuda.get_rng_state(step.device)
+    cpu = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        for place, value in zip(places, kept, strict=True):
+            place.copy_(value)
+        torch.cuda.set_rng_state(generator, step.device)
+        torch.set_rng_state(cpu)
+
+
+@contextmanager
+def _best_algorithms(wanted: bool) -> Iterator[None]:
+    """Have cuDNN time its algorithms, which takes seconds and pays in long trainings."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = wanted or before
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+# Randomness
+
+
+def _renew_generator(device: torch.device) -> None:
+    """A recording that failed leaves the generator's state marked as recording: take a new one."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    current = torch.cuda.default_generators[index]
+    fresh = torch.Generator(device)
+    fresh.set_state(current.get_state())
+    current.graphsafe_set_state(fresh)
+
+
+class Randomness:
+    """What dropout and the like draw from: generators of one training, in place of the global.
+
+    A graph of CUDA keeps the generator state it was recorded with, so trainings that take turns
+    need one each.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        """Unseeded."""
+        self._cpu = torch.Generator()
+        self._global: torch.Generator | None = None
+        if device.type == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            index = torch.cuda.current_device() if device.index is None else device.index
+            self._global = torch.cuda.default_generators[index]
+            self._cuda = self._global.clone_state()
+
+    def seed(self, seed: int) -> None:
+        """Start from `seed`."""
+        self._cpu.manual_seed(seed)
+        if self._global is not None:
+            self._cuda.manual_seed(seed)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Draw from here; the global generators come back as they were."""
+        cpu = torch.get_rng_state()
+        torch.set_rng_state(self._cpu.get_state())
+        cuda = None
+        if self._global is not None:
+            cuda = self._global.graphsafe_get_state()
+            self._global.graphsafe_set_state(self._cuda)
+        try:
+            yield
+        finally:
+            self._cpu.set_state(torch.get_rng_state())
+            torch.set_rng_state(cpu)
+            if self._global is not None and cuda is not None:
+                self._cuda = self._global.graphsafe_get_state()  # it may have been renewed
+                self._global.graphsafe_set_state(cuda)

@@ -1,0 +1,537 @@
+"""`deepaa train` as a person meets it: progress, results, errors, stopping."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from blobs import blobs
+from PIL import Image
+from safetensors.torch import load_file
+
+import deepaa
+from deepaa import cli
+from deepaa.results import read_results
+from deepaa.runs import read_history
+
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(
+        [str(Path(deepaa.__file__).parents[1]), str(Path(__file__).parent)]
+    ),
+    "OMP_NUM_THREADS": "1",
+    "COLUMNS": "100",
+}
+TINY = (
+    *("--data", "blobs.npz", "--model", "small", "--epochs", "2", "--batch", "32"),
+    *("--device", "cpu"),
+)
+LONG = (*TINY, "--epochs", "100000", "--policy", "crop-flip")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with data in it."""
+    images, labels = (part.numpy() for part in blobs(200, 1))
+    parts = {"x_train": images[:160], "y_train": labels[:160]}
+    np.savez(tmp_path / "blobs.npz", **parts, x_test=images[160:], y_test=labels[160:])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(cli.DEBUG, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run(["train", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
+    program = pipes.pop("program", ["-m", "deepaa"])
+    command = [sys.executable, *program, "train", *map(str, arguments)]
+    return subprocess.Popen(command, text=True, **pipes)
+
+
+def wait_for_epochs(run: Path, count: int = 1, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if len(read_history(run)) >= count:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {count} epochs in {seconds} s")
+
+
+def results(run: str) -> list[tuple[int, float, float]]:
+    return [(r.seed, r.accuracy, r.loss) for r in read_results(run)[0]]
+
+
+# What it prints and writes
+
+
+@pytest.mark.parametrize("name", ["train", "bench train"])
+def test_help_has_every_option_and_fits(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in ("80", "200"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert cli.run([*name.split(), "--help"]) == 0
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= int(width)
+    found: Any = typer.main.get_command(cli.app)
+    for part in name.split():
+        found = found.commands[part]
+    assert f"Example: deepaa {name}" in out
+    for parameter in found.params:
+        assert parameter.opts[-1] in out
+        assert parameter.help, parameter.name
+
+
+def test_a_training_from_start_to_end(command: Any, folder: Path) -> None:
+    code, out, err = command(*TINY, "--policy", "trivialaugment-wide", "--seeds", 2, "--out", "run")
+    assert code == 0, err
+    lines = err.splitlines()
+    line = r"seed 1  epoch 2/2  loss [\d.]+  accuracy [\d.]+ %  [\d,]+ images/s  left 0 s"
+    assert any(re.fullmatch(line, each) for each in lines), err
+    assert re.fullmatch(r"seed 1 done: test accuracy [\d.]+ %", lines[-1])
+    assert "\x1b" not in err
+    assert "\r" not in err
+    rows = out.splitlines()
+    assert rows[0].split() == ["seed", "accuracy", "loss", "epochs", "time", "images/s"]
+    assert [row.split()[0] for row in rows[1:3]] == ["0", "1"]
+    assert re.search(r"^mean    [\d.]+ \+- [\d.]+ % \(2 seeds, 95 % confidence\)$", out, re.M)
+    assert "under 4 seeds of each, no policy should be called better" in out
+    found, content = read_results("run")
+    assert [r.seed for r in found] == [0, 1]
+    assert content["policy"]["name"] == "trivialaugment-wide"
+    assert len(content["policy"]["sha256"]) == 64
+    assert content["policy"]["layers"] == 4, "crop, flip and cutout follow by default"
+    assert content["model"] == "small"
+    assert content["images"]["test_images"] == 40
+    assert content["train"]["batch"] == 32
+    kinds = [record["kind"] for record in read_history("run")]
+    assert kinds == ["epoch", "epoch", "seed"] * 2
+    # again, from elsewhere: it is finished and shows its results
+    (folder / "elsewhere").mkdir()
+    os.chdir("elsewhere")
+    code, again, err = command("--resume", "../run")
+    assert (code, err) == (0, "")
+    assert again.splitlines()[:3] == rows[:3]
+
+
+def test_seeds_join_the_folder(command: Any, folder: Path) -> None:
+    policy = ("--policy", "crop-flip", "--out", "run")
+    for more, expected in (
+        ([], [0]),
+        (["--seeds", 2], [0, 1, 2]),
+        (["--seed", 7, "--seed", 5], [0, 1, 2, 5, 7]),
+    ):
+        assert command(*TINY, *policy, *more)[0] == 0
+        assert [seed for seed, *_ in results("run")] == expected
+    code, out, err = command(*TINY, *policy, "--seed", 5)
+    assert (code, out) == (2, "")
+    assert "seed 5 would be trained twice; the run has 0, 1, 2, 7, 5" in err
+    code, _, err = command("--resume", "run", "--seeds", 1)
+    assert code == 0, err
+    assert results("run")[-1][0] == 8
+    alone = results("run")
+    code, _, err = command(*TINY, "--policy", "crop-flip", "--seed", 7, "--out", "alone")
+    assert results("alone") == [row for row in alone if row[0] == 7]
+
+
+def test_options_reach_the_training(command: Any, folder: Path) -> None:
+    options = ("--lr", "0.2", "--weight-decay", "0.01", "--warmup", "1", "--copies", "2")
+    changes = ("clip=0", "label_smoothing=0.1", "schedule=step", "milestones=[1]", "gamma=0.5")
+    sets = [word for change in changes for word in ("--set", change)]
+    code, _, err = command(
+        *TINY, *options, *sets, "--policy", "deepta:2", "--first-layers", 1, "--out", "run"
+    )
+    assert code == 0, err
+    _, content = read_results("run")
+    expected = {"lr": 0.2, "weight_decay": 0.01, "warmup_epochs": 1.0, "copies": 2, "clip": 0.0}
+    expected |= {"label_smoothing": 0.1, "schedule": "step", "milestones": [1.0], "gamma": 0.5}
+    assert {name: content["train"][name] for name in expected} == expected
+    assert (content["policy"]["layers"], content["policy"]["first_layers"]) == (1, 1)
+    rates = [r["lr"] for r in read_history("run") if r["kind"] == "epoch"]
+    assert rates == pytest.approx([0.2 * 0.1, 0.1])  # mid-step of five, then after the milestone
+    assert [r["images"] for r in read_history("run") if r["kind"] == "epoch"] == [320, 320]
+
+
+def test_names_stay_names_where_a_folder_is_called_so(command: Any, folder: Path) -> None:
+    """A run folder is easily named after its policy or its data."""
+    policy = ("--policy", "crop-flip", "--out", "crop-flip")
+    assert command(*TINY, *policy)[0] == 0
+    code, _, err = command(*TINY, *policy)
+    assert code == 0, err
+    assert [seed for seed, *_ in results("crop-flip")] == [0, 1]
+    (folder / "cifar10").mkdir()
+    code, _, err = command("--data", "cifar10", "--policy", "none", "--root", "nowhere")
+    assert code == 2
+    assert "CIFAR10: not found under nowhere" in err
+
+
+def test_defaults_can_be_switched(command: Any) -> None:
+    for defaults, layers in (("on", 4), ("off", 1)):
+        out = f"run-{defaults}"
+        code, _, err = command(
+            *TINY, "--policy", "trivialaugment", "--defaults", defaults, "--out", out
+        )
+        assert code == 0, err
+        assert read_results(out)[1]["policy"]["layers"] == layers
+
+
+def test_workers_and_parallel_change_no_result(command: Any) -> None:
+    policy = ("--policy", "crop-flip-cutout", "--seeds", 3)
+    for name, more in (("plain", []), ("workers", ["--workers", 2]), ("three", ["--parallel", 3])):
+        code, _, err = command(*TINY, *policy, *more, "--out", name)
+        assert code == 0, err
+    assert results("plain") == results("workers") == results("three")
+
+
+def test_a_share_is_held_out_and_recorded(command: Any) -> None:
+    code, _, err = command(*TINY, "--policy", "none", "--holdout", "0.25", "--out", "run")
+    assert code == 0, err
+    images = read_results("run")[1]["images"]
+    assert (images["train_images"], images["test_images"]) == (120, 40)
+    assert images["test"] == "0.25 of the training images, held out"
+
+
+def test_dry_run(command: Any, folder: Path) -> None:
+    code, out, err = command(*TINY, "--policy", "crop-flip", "--seeds", 3, "--dry-run")
+    assert (code, err) == (0, "")
+    names = [line.split()[0] for line in out.splitlines()]
+    expected = ["data", "test", "policy", "network", "steps", "rate", "speed", "passes", "time"]
+    assert names == [*expected, "seeds"]
+    assert "2 epochs of 5 steps, 32 images x 1 in each" in out
+    assert "320 images through the network" in out
+    assert not (folder / "trained").exists()
+
+
+def test_a_recipe_gives_network_and_settings(command: Any) -> None:
+    data = ("--data", "blobs.npz", "--device", "cpu")
+    code, out, err = command(*data, "--policy", "none", "--recipe", "wrn-40-2", "--dry-run")
+    assert (code, err) == (0, "")
+    assert re.search(r"network  wrn-40-2: 2,\d+,\d+ weights", out)
+    assert "200 epochs of 1 steps, 128 images x 1" in out
+    assert "weight decay 0.0002" in out
+    assert "float32, not compiled" in out
+    assert "known    autoaugment 96.3" in out
+    more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
+    code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
+    assert (code, out) == (2, "")
+    assert "warmup_epochs should be in 0..3, got 5" in err
+    code, out, _ = command(*data, "--policy", "none", *more, "--warmup", "1", "--dry-run")
+    assert code == 0
+    assert "network  small" in out
+    assert "3 epochs of 1 steps" in out
+    assert "0.3 after 1 epochs, then a cosine; weight decay 0.0002" in out
+
+
+def pictures(root: Path, n: int, seed: int) -> None:
+    images, labels = blobs(n, seed)
+    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        place = root / "abcd"[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
+
+
+def test_images_can_be_read_from_disk_in_every_epoch(command: Any, folder: Path) -> None:
+    pictures(folder / "tree/train", 64, 1)
+    pictures(folder / "tree/val", 20, 2)
+    stream = ("--data", "tree", "--stream", "--size", 16, "--workers", 0, "--device", "cpu")
+    training = ("--model", "small", "--epochs", 2, "--batch", 32, "--policy", "crop-flip")
+    code, _, err = command(*stream, *training, "--out", "run", "--seeds", 2)
+    assert code == 0, err
+    found, content = read_results("run")
+    assert len(found) == 2
+    assert content["images"]["train_images"] == 64
+    assert content["images"]["crop"] == "random"
+    assert json.loads(Path("run/config.json").read_text())["settings"]["source"]["levels"] is None
+    code, _, err = command("--resume", "run", "--workers", 0)
+    assert code == 0, err
+    code, _, err = command(*stream, *training, "--parallel", 2, "--out", "run2")
+    assert (code, "--parallel 2 does not go with --stream" in err) == (2, True)
+
+
+def test_recipes_for_large_images_read_from_disk(command: Any, folder: Path) -> None:
+    """Their levels are those of ImageNet, also for seeds that join later."""
+    code, _, err = command("--recipe", "resnet50", "--policy", "none")
+    assert code == 2
+    assert "--recipe resnet50 needs --data, a folder with train and val" in err
+    pictures(folder / "tree/train", 40, 1)
+    pictures(folder / "tree/val", 8, 2)
+    options = ("--recipe", "resnet50", "--data", "tree", "--policy", "none", "--device", "cpu")
+    small = ("--model", "small", "--epochs", 1, "--warmup", 0, "--batch", 20, "--size", 16)
+    small = (*small, "--workers", 0, "--set", "schedule=cosine", "--out", "run")
+    assert command(*options, *small)[0] == 0
+    code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
+    assert code == 0, err
+    state = load_file("run/state.safetensors")
+    mean = state["1.model.normalize.mean"].flatten().tolist()
+    assert mean == pytest.approx([0.485, 0.456, 0.406])
+
+
+# Errors: one line, with the value and the choices
+
+MODULE = """
+import torch
+from torch import nn
+
+def wide(classes):
+    return nn.Sequential(nn.Flatten(), Scale(), nn.Linear(768, classes + 3))
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return x.float() / 255
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "crop-flipp"], "crop-flipp"),
+        ([], "--policy is needed: a name (see deepaa policies), a file, or none"),
+        (["--policy", "none", "--model", "smal"], "no model 'smal'; did you mean 'small'"),
+        (["--policy", "none", "--recipe", "wrn-40"], "no recipe 'wrn-40'; did you mean 'wrn-40-2'"),
+        (["--policy", "none", "--data", "nowhere"], "nowhere: no such folder"),
+        (["--policy", "none", "--test", "nowhere"], "nowhere: no such folder"),
+        (["--policy", "none", "--holdout", "1.5"], "holdout should be a share between 0 and 1"),
+        (["--policy", "none", "--defaults", "yes"], "--defaults should be on or off, got 'yes'"),
+        (["--policy", "none", "--precision", "int8"], "precision should be float32 or bfloat16"),
+        (["--policy", "none", "--set", "clap=1"], "--set takes NAME=VALUE with a name of epochs"),
+        (["--policy", "none", "--set", "schedule=step"], "needs --set milestones=[EPOCH,...]"),
+        (["--policy", "none", "--model", "vit_b_16"], "cannot take images of shape (3, 16, 16)"),
+        (["--policy", "none", "--model", "mine_train:wide"], "has 7 outputs, but blobs has 4 cl"),
+        (["--policy", "none", "--device", "tpuu"], "--device should be cpu, cuda or auto"),
+        (["--policy", "none", "--stream"], "--stream reads a folder with train and val"),
+        (["--policy", "none", "--on-bad-image", "hide"], "--on-bad-image should be stop or skip"),
+        (["--policy", "none", "--seeds", "0"], "try 'deepaa train --help'"),
+        (["--policy", "none", "--lr", "-1"], "lr should be in 0..inf, got -1.0"),
+        (["--policy", "none", "--warmup", "2"], "warmup_epochs leaves nothing of the 2 epochs"),
+        (["--policy", "none", "--seed", "3", "--seed", "3"], "seed 3 would be trained twice"),
+        (["--resume", "nothing"], "nothing: no such folder, so there is nothing to resume"),
+        (["--resume", "."], "holds no run, so there is nothing to resume"),
+        (["--resume", "searched"], "this run is not a training"),
+    ],
+)
+def test_bad_input_is_one_line(
+    command: Any, folder: Path, arguments: list[str], message: str
+) -> None:
+    from deepaa.runs import Run
+
+    (folder / "mine_train.py").write_text(MODULE)
+    Run.create(folder / "searched", {"search": 1}).close()
+    given = arguments if "--resume" in arguments else [*TINY, "--out", "run", *arguments]
+    code, out, err = command(*given)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1, err
+    assert err.startswith("error: ")
+    assert message in err
+
+
+def test_labels_that_do_not_fit(command: Any) -> None:
+    images, labels = (part.numpy() for part in blobs(200, 1))
+    for train, test, message in (
+        (labels + 1, labels, "classes have no image: 0; labels should count from 0"),
+        (np.zeros_like(labels), labels, "only one class"),
+        (labels, labels + 3, "classes"),
+    ):
+        parts = {"x_train": images, "y_train": train, "x_test": images, "y_test": test}
+        np.savez("blobs.npz", **parts)
+        code, out, err = command(*TINY, "--policy", "none", "--out", "run")
+        assert (code, out) == (2, "")
+        assert message in err
+        assert err.count("\n") == 1
+    np.savez("blobs.npz", x_train=images, y_train=labels, x_test=images[:, :, 2:], y_test=labels)
+    code, _, err = command(*TINY, "--policy", "none", "--out", "run")
+    assert code == 2
+    assert "training images are 16 x 16, test images 14 x 16 pixels" in err
+
+
+def test_a_run_keeps_its_settings(command: Any) -> None:
+    policy = ("--policy", "crop-flip", "--out", "run")
+    assert command(*TINY, *policy)[0] == 0
+    code, _, err = command(*TINY, *policy, "--lr", "0.3")
+    assert code == 2
+    assert "holds a run with other settings: train.lr: 0.1 there, 0.3 now" in err
+    code, _, err = command(*TINY, "--policy", "none", "--out", "run")
+    assert code == 2
+    assert "policy_sha256" in err
+    code, _, err = command("--resume", "run", "--lr", "0.3")
+    assert code == 2
+    assert "--resume takes every setting from the run; leave out --lr" in err
+
+
+def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> None:
+    code, out, err = command(
+        *TINY, "--policy", "none", "--lr", "1e30", "--set", "clip=0", "--out", "run"
+    )
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    pattern = r"error: seed 0, epoch 0, step \d: loss \S+, gradient norm \S+; lower lr \(1e\+30\)"
+    assert re.match(pattern, line), line
+
+
+def test_a_policy_file_may_go_once_the_run_has_it(command: Any, folder: Path) -> None:
+    assert cli.run(["convert", "crop-flip-cutout", "mine.json"]) == 0
+    assert command(*TINY, "--policy", "mine.json", "--out", "run")[0] == 0
+    (folder / "mine.json").unlink()
+    code, _, err = command("--resume", "run", "--seeds", 1)
+    assert code == 0, err
+    assert len(results("run")) == 2
+
+
+# Stopping
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int) -> None:
+    process = start(*LONG, "--seeds", 2, "--out", "run")
+    wait_for_epochs(folder / "run", 2)
+    second = start("--resume", "run")
+    assert second.wait(60) == 2, "two processes in one folder"
+    _, errors = second.communicate()
+    assert re.fullmatch(r"error: run: in use by process \d+ on \S+ since .*\n", errors)
+    began = time.monotonic()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert process.returncode == code
+    assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
+    before = read_history(folder / "run")
+    again = start("--resume", "run")
+    wait_for_epochs(folder / "run", len(before) + 1)
+    again.send_signal(signal.SIGTERM)
+    again.communicate(timeout=60)
+    after = read_history(folder / "run")
+    assert after[: len(before)] == before, "the newest record before the signal was saved"
+    assert len(after) > len(before)
+    unfinished = start(*LONG, "--out", "run")
+    _, errors = unfinished.communicate(timeout=60)
+    assert unfinished.returncode == 2
+    assert "seeds 0, 1 not finished; go on with: deepaa train --resume" in errors
+
+
+@pytest.mark.slow
+def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
+    """The terminal signals the whole group: the command and its workers."""
+    process = start(*LONG, "--workers", 2, "--out", "run", start_new_session=True)
+    wait_for_epochs(folder / "run", 1)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert time.monotonic() - began < 5
+    assert process.returncode == 130, errors
+    assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("workers are left")
+
+
+def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
+    outer, inner = pty.openpty()
+    process = start(*TINY, "--policy", "none", "--seeds", 2, "--out", "run", stderr=inner)
+    os.close(inner)
+    shown = b""
+    while True:
+        try:
+            part = os.read(outer, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    process.communicate(timeout=60)
+    text = shown.decode()
+    assert process.returncode == 0
+    assert text.count("\r\x1b[2Kseed 0  epoch") == text.count("\r\x1b[2Kseed 1  epoch") == 2
+    assert text.count(" done: test accuracy") == 2
+
+
+# Two processes
+
+
+def start_two(*arguments: object, **options: Any) -> list[subprocess.Popen[str]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    processes = []
+    for rank in ("0", "1"):
+        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**ENVIRONMENT, **settings, **address}
+        processes.append(start(*arguments, env=environment, **options))
+    return processes
+
+
+def test_two_processes_share_every_batch(folder: Path) -> None:
+    (folder / "mine_train.py").write_text("from blobs import Net\ndef make(n):\n    return Net()\n")
+    arguments = [*TINY, "--model", "mine_train:make", "--policy", "crop-flip", "--lr", "0.01"]
+    processes = start_two(*arguments, "--seeds", 2, "--out", "two")
+    shown = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], shown
+    assert shown[1][0] == ""
+    assert "mean" in shown[0][0]
+    one = start(*arguments, "--seeds", 2, "--out", "one")
+    _, errors = one.communicate(timeout=60)
+    assert one.returncode == 0, errors
+    for a, b in zip(results("one"), results("two"), strict=True):
+        assert a[0] == b[0]
+        assert b[2] == pytest.approx(a[2], rel=1e-4)
+    assert json.loads((folder / "two/seeds.json").read_text()) == {"asked": [0, 1]}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_the_threads_of_an_exchange_end_before_python_does(folder: Path) -> None:
+    """One that met the end of Python aborted about every thirtieth process."""
+    code = (
+        "import os, sys\nfrom deepaa import cli\ncode = cli.run(sys.argv[1:])\n"
+        "print(f'threads {len(os.listdir(\"/proc/self/task\"))}')\nsys.exit(code)"
+    )
+    processes = start_two(*TINY, "--policy", "none", "--out", "run", program=["-c", code])
+    for process in processes:
+        out, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+        assert out.endswith("threads 1\n")
+
+
+@pytest.mark.slow
+def test_the_signal_of_one_process_stops_both_and_they_go_on(folder: Path) -> None:
+    processes = start_two(*LONG, "--out", "run")
+    wait_for_epochs(folder / "run", 2)
+    processes[1].send_signal(signal.SIGTERM)
+    shown = [process.communicate(timeout=30) for process in processes]
+    assert [process.returncode for process in processes] == [143, 143], shown
+    assert "stopped and saved" in shown[0][1]
+    assert "stopped and saved" not in shown[1][1]
+    before = read_history(folder / "run")
+    processes = start_two("--resume", "run")
+    wait_for_epochs(folder / "run", len(before) + 1)
+    processes[0].send_signal(signal.SIGTERM)
+    shown = [process.communicate(timeout=30) for process in processes]
+    assert [process.returncode for process in processes] == [143, 143], shown
+    assert read_history(folder / "run")[: len(before)] == before

@@ -1,0 +1,432 @@
+"""Images read anew in every epoch: what is decoded, in which order, and what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as vision
+
+import deepaa.decoding
+from deepaa.decoding import centred
+from deepaa.folder import list_images
+from deepaa.image_files import DEFAULT_READING, Decoded, read_image
+from deepaa.keys import draw_words, hash_int, hash_keys, sample_keys
+from deepaa.models import build_model
+from deepaa.ops import apply_batch
+from deepaa.ops.boxes import fallback_box, resized_crop_boxes, shape_grids
+from deepaa.policy import Policy
+from deepaa.scan import BadImagesError
+from deepaa.space import CIFAR, IMAGENET, Operation
+from deepaa.streaming import StreamedBatches, StreamedImages, crop_for, evaluate_streamed
+from deepaa.train import Training, evaluate
+from deepaa.train_config import TrainConfig
+
+SIZE = 24
+BICUBIC = vision.InterpolationMode.BICUBIC
+
+
+def picture(width: int, height: int, seed: int) -> Image.Image:
+    """Noise that is smooth enough to survive a JPEG."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes of photos of many shapes, 41 to train on and 10 to test."""
+    root = tmp_path_factory.mktemp("photos")
+    for part, count in (("train", 41), ("val", 10)):
+        for i in range(count):
+            place = root / part / ("cat" if i % 3 else "dog")
+            place.mkdir(parents=True, exist_ok=True)
+            width, height = 30 + 7 * (i % 5), 26 + 11 * (i % 4)
+            picture(width, height, 100 * count + i).save(place / f"{i:03}.{['png', 'jpg'][i % 2]}")
+    return root
+
+
+def streamed(folder: Path, **options: object) -> StreamedImages:
+    settings: dict[str, object] = {"train": True, "workers": 0, "seed": 5, **options}
+    return StreamedImages(folder, SIZE, **settings)  # type: ignore[arg-type]
+
+
+def all_of(stream: StreamedImages, epoch: int = 0, batch: int = 8, **options: int) -> list[Tensor]:
+    """Images, labels and rows of an epoch, joined."""
+    return [
+        torch.cat(parts)
+        for parts in zip(*list(stream.batches(epoch, batch, **options)), strict=True)
+    ]
+
+
+def decoded(folder: Path, part: str) -> list[Image.Image]:
+    results = [read_image(f, DEFAULT_READING) for f in list_images(folder, part).files]
+    return [result.image for result in results if isinstance(result, Decoded)]
+
+
+# Pixels
+
+
+def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
+    stream = streamed(folder)
+    images, _, rows = all_of(stream, epoch=3)
+    pictures = decoded(folder, "train")
+    keys = sample_keys(hash_int(5, deepaa.decoding._CROPS), 3, rows)
+    words = hash_keys(keys[:, None], torch.arange(12))
+    uniforms = ((words >> 40) & 0xFFFFFF).double() * 2.0**-24
+    boxes = []
+    for got, row, u in zip(images, rows.tolist(), uniforms, strict=True):
+        w, h = pictures[row].size
+        scale, ratio = (0.08, 1.0), (3 / 4, 4 / 3)
+        area, shape = (torch.tensor(grid).double() for grid in shape_grids(h, w, scale, ratio))
+        fallback = torch.tensor(fallback_box(h, w, ratio))
+        x, y, bw, bh = resized_crop_boxes(u, h, w, area, shape, fallback).tolist()
+        cut = vision.resized_crop(pictures[row], y, x, bh, bw, [SIZE, SIZE], BICUBIC)
+        assert torch.equal(got, vision.pil_to_tensor(cut))
+        boxes.append(bw * bh / (w * h))
+    assert min(boxes) < 0.3
+    assert max(boxes) > 0.8
+
+
+def test_crops_do_not_repeat_the_numbers_of_a_policy_with_the_same_seed():
+    rows = torch.arange(2000)
+    ours = hash_keys(sample_keys(hash_int(5, deepaa.decoding._CROPS), 3, rows), torch.tensor(0))
+    choice, _, _ = draw_words(sample_keys(5, 3, rows), 1, 1)
+    pair = torch.stack((((ours >> 11) & (2**53 - 1)).double(), choice[:, 0].double()))
+    assert abs(float(torch.corrcoef(pair)[0, 1])) < 5 / 2000**0.5
+
+
+@pytest.mark.parametrize(("train", "short"), [(True, SIZE), (False, 27)])
+def test_middle_squares_are_those_of_torchvision(folder, train, short):
+    stream = streamed(folder, train=train, crop="centre")
+    images, _, rows = all_of(stream, batch=41)
+    reference = v2.Compose([v2.Resize(short, BICUBIC), v2.CenterCrop(SIZE), v2.PILToTensor()])
+    pictures = decoded(folder, "train" if train else "test")
+    assert round(SIZE * 256 / 224) == 27
+    assert len(rows) == len(pictures)
+    for got, row in zip(images, rows.tolist(), strict=True):
+        assert torch.equal(got, reference(pictures[row]))
+
+
+def test_evaluation_takes_every_image_in_order(folder):
+    _, labels, rows = all_of(streamed(folder, train=False), batch=4)
+    assert rows.tolist() == list(range(10))
+    assert labels.tolist() == list(list_images(folder, "test").labels)
+
+
+@pytest.mark.parametrize("shape", [(1, 3000), (3000, 1), (1, 1), (2, 5), (24, 24)])
+def test_pictures_of_odd_shapes(shape):
+    whole = picture(*shape, seed=0)
+    assert centred(whole, SIZE, SIZE).size == (SIZE, SIZE)
+    flat = Image.new("RGB", shape, (10, 20, 30))  # nothing but the colour may come of it
+    assert set(centred(flat, SIZE + 3, SIZE).getcolors()) == {(SIZE * SIZE, (10, 20, 30))}
+
+
+def test_files_become_rgb_as_elsewhere(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    turned = picture(40, 30, 1)
+    exif = turned.getexif()
+    exif[0x0112] = 6  # to be turned by a quarter
+    turned.save(tmp_path / "a" / "turned.png", exif=exif)
+    grey = np.linspace(0, 65535, 32 * 32).astype(np.uint16).reshape(32, 32)
+    Image.fromarray(grey).save(tmp_path / "b" / "grey.png")
+    stream = streamed(tmp_path, crop="centre")
+    images, labels, _ = all_of(stream, batch=2)
+    upright = centred(turned.transpose(Image.Transpose.ROTATE_270), SIZE, SIZE)
+    ours = images[int(labels.argmin())]
+    assert torch.equal(ours, vision.pil_to_tensor(upright))
+    assert len(images[int(labels.argmax())].unique()) > 100  # 16 bits are not clipped to white
+
+
+# Order and randomness
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_change_nothing(folder, workers):
+    alone, many = streamed(folder), streamed(folder, workers=workers)
+    for epoch in (0, 1):
+        for a, b in zip(all_of(alone, epoch), all_of(many, epoch), strict=True):
+            assert torch.equal(a, b)
+    many.close()
+
+
+def test_epochs_and_seeds_differ_and_repeat(folder):
+    stream = streamed(folder)
+    first, second = (all_of(stream, epoch, batch=41) for epoch in (0, 1))
+    assert sorted(first[2].tolist()) == sorted(second[2].tolist()) == list(range(41))
+    assert not torch.equal(first[2], second[2])
+    crops = [images[rows.argsort()] for images, _, rows in (first, second)]
+    assert not any(torch.equal(a, b) for a, b in zip(*crops, strict=True))
+    assert torch.equal(all_of(stream, 0, batch=41)[0], first[0])
+    other = all_of(streamed(folder, seed=6), 0, batch=41)
+    assert torch.equal(all_of(stream, 0, batch=41, seed=6)[0], other[0])
+    assert not torch.equal(other[2], first[2])
+
+
+def test_a_small_last_batch_is_left_out_of_training(folder):
+    sizes = [len(part.images) for part in streamed(folder).batches(0, 16)]
+    assert sizes == [16, 16, 9]
+    assert [len(part.images) for part in streamed(folder).batches(0, 20)] == [20, 20]
+    assert [len(part.images) for part in streamed(folder, train=False).batches(0, 8)] == [8, 2]
+
+
+def test_copies_are_crops_of_their_own_from_one_decoding(folder, monkeypatch):
+    read = []
+    plain = deepaa.decoding.read_image
+    monkeypatch.setattr(
+        deepaa.decoding, "read_image", lambda path, how: (read.append(path), plain(path, how))[1]
+    )
+    batch = next(streamed(folder).batches(0, 8, copies=4))
+    assert len(set(read)) == len(read) == 8
+    rows = batch.rows.view(4, 8)
+    assert torch.equal(rows, rows[0] + (torch.arange(4)[:, None] << 40))
+    assert torch.equal(batch.labels.view(4, 8), batch.labels[:8].expand(4, 8))
+    images = batch.images.view(4, 8, -1)
+    assert not any(torch.equal(images[0, i], images[c, i]) for c in range(1, 4) for i in range(8))
+    monkeypatch.undo()
+    once = next(streamed(folder).batches(0, 8))
+    assert torch.equal(once.images, batch.images[:8])  # the first copy is what there is without
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_shares_of_processes_make_up_the_batch(folder, world):
+    whole = list(streamed(folder).batches(2, 8, copies=2))
+    stream = streamed(folder)
+    shares = [list(stream.batches(2, 8, copies=2, rank=r, world=world)) for r in range(world)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        for place in range(3):
+            joined = torch.cat([part[place] for part in parts])
+            assert torch.equal(joined, batch[place])
+
+
+def test_global_generators_stay_as_they_are(folder):
+    before = torch.get_rng_state()
+    stream = streamed(folder, workers=1)
+    all_of(stream)
+    stream.close()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_second_epoch_ends_the_first(folder):
+    stream = streamed(folder, workers=1)
+    first = stream.batches(0, 8)
+    next(first)
+    expected = all_of(streamed(folder), 1)
+    for got, want in zip(all_of(stream, 1), expected, strict=True):
+        assert torch.equal(got, want)
+    with pytest.raises(RuntimeError, match="another one was begun"):
+        next(first)
+    stream.close()
+    assert torch.equal(all_of(stream, 1)[0], expected[0])  # workers come back
+    stream.close()
+
+
+def test_what_workers_get_can_be_sent_to_them(folder):
+    decoder = streamed(folder)._files
+    again = pickle.loads(pickle.dumps(decoder))
+    assert [again.path(i) for i in range(41)] == list(list_images(folder, "train").files)
+
+
+def test_fingerprint_follows_names_and_labels(folder, tmp_path):
+    first = streamed(folder).fingerprint
+    assert first == streamed(folder, crop="centre").fingerprint
+    assert first != streamed(folder, train=False).fingerprint
+
+
+# Bad files
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """300 images, one of them a web page."""
+    small = picture(8, 8, 0)
+    for name in ("a", "b"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for i in range(150):
+            small.save(tmp_path / "train" / name / f"{i:03}.png")
+    (tmp_path / "train" / "b" / "007.png").write_text("<html>")
+    return tmp_path
+
+
+def test_bad_files_are_found_first_and_named(damaged):
+    with pytest.raises(BadImagesError, match=r"1 of 300 files is bad.*b/007.png \(not an image\)"):
+        streamed(damaged)
+
+
+def test_bad_files_can_be_left_out(damaged):
+    stream = streamed(damaged, on_bad_image="skip")
+    assert len(stream) == 299
+    assert [str(file.path) for file in stream.report.bad] == ["train/b/007.png"]
+    assert stream.labels.bincount().tolist() == [150, 149]
+    assert sorted(all_of(stream, batch=23)[2].tolist()) == list(range(299))
+
+
+def test_too_many_bad_files_stop_in_any_case(damaged):
+    for i in range(5):
+        (damaged / "train" / "a" / f"{i:03}.png").write_bytes(b"")
+    with pytest.raises(BadImagesError, match="too many to skip"):
+        streamed(damaged, on_bad_image="skip")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_a_scan_a_bad_file_stops_the_epoch(damaged, workers):
+    stream = streamed(damaged, scan=False, workers=workers)
+    with pytest.raises(BadImagesError, match=r"b/007\.png") as caught:
+        all_of(stream, batch=50)
+    assert len(caught.value.report.bad) == 1
+    stream.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_stops_the_epoch_with_a_reason(damaged):
+    (damaged / "train" / "b" / "007.png").unlink()
+    stream = streamed(damaged, workers=2)
+    batches = stream.batches(0, 4)
+    next(batches)
+    for process in stream._loader._iterator._workers:
+        os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"decodes images died.*fewer than 2 workers"):
+        list(batches)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"crop": "middle"}, "crop should be 'random' or 'centre', got 'middle'"),
+        ({"on_bad_image": "skip", "scan": False}, "'skip' with scan=True"),
+        ({"workers": -1}, "workers should be 0 or more, got -1"),
+    ],
+)
+def test_settings_without_meaning_are_refused(folder, options, message):
+    with pytest.raises(ValueError, match=message):
+        streamed(folder, **options)
+
+
+def test_folders_that_are_none_are_refused(tmp_path, folder):
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        streamed(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="size should be in"):
+        StreamedImages(folder, 0, train=True)
+    with pytest.raises(ValueError, match="has no part 'test'"):
+        streamed(folder / "train", train=False)
+    with pytest.raises(ValueError, match="batch 0, copies 1"):
+        streamed(folder).batches(0, 0)
+    with pytest.raises(ValueError, match="no such share"):
+        streamed(folder).batches(0, 8, rank=2, world=2)
+
+
+# Training
+
+
+def test_crops_are_left_to_policies_that_have_them():
+    assert crop_for(None) == "random"
+    assert crop_for(Policy.always(Operation("flip"))) == "random"
+    assert crop_for(Policy.trivial(CIFAR, 2)) == "random"
+    assert crop_for(Policy.trivial(IMAGENET, 2)) == "centre"
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_training_from_disk_equals_training_from_memory(folder, copies):
+    """With middle squares the pixels are the same, so order, draws and weights must be too."""
+    pictures = [vision.pil_to_tensor(centred(p, SIZE, SIZE)) for p in decoded(folder, "train")]
+    labels = torch.tensor(list_images(folder, "train").labels)
+    policy = Policy.trivial(CIFAR, 2)
+    config = TrainConfig(epochs=2, batch=16, lr=0.05, copies=copies, seed=3)
+    trained = []
+    for from_disk in (False, True):
+        model = build_model("small", 2)
+        if from_disk:
+            stream = streamed(folder, crop="centre", seed=99)  # the seed of the config decides
+            training = Training.over(model, StreamedBatches(stream, policy, config), config)
+        else:
+            training = Training(model, torch.stack(pictures), labels, policy, config)
+        trained.append((list(training), model.state_dict()))
+    (memory, weights), (disk, others) = trained
+    assert [record.loss for record in memory] == [record.loss for record in disk]
+    assert all(torch.equal(value, others[name]) for name, value in weights.items())
+
+
+def test_evaluation_from_disk_equals_evaluation_from_memory(folder):
+    stream = streamed(folder, train=False)
+    images, labels, _ = all_of(stream)
+    model = build_model("small", 2).train()
+    expected = evaluate(model, images, labels)
+    found = evaluate_streamed(model, stream, batch=4)
+    assert found.count == expected.count == 10
+    assert found.accuracy == pytest.approx(expected.accuracy)
+    assert found.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert model.training
+
+
+def test_batches_refuse_what_cannot_be_trained(folder):
+    with pytest.raises(ValueError, match="for evaluation"):
+        StreamedBatches(streamed(folder, train=False), None, TrainConfig())
+
+
+def test_photos_train_a_network_from_decoding_to_steps(shared):
+    folder = shared / "data" / "clothing"
+    if not folder.is_dir():
+        pytest.skip("no clothing photos beside the repository")
+    size, steps = 64, 6
+    stream = StreamedImages(folder, size, train=True, workers=2, seed=1, scan=False)
+    assert len(stream.class_names) == 10
+    policy = Policy.trivial(CIFAR, 1).then(Policy.always(Operation("flip")))
+    model = build_model("small", 10)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    losses, brightness = [], []
+    for images, labels, rows in itertools.islice(stream.batches(0, 32), steps):
+        assert images.shape == (32, 3, size, size)
+        draw = policy.draw(sample_keys(1, 0, rows))
+        augmented = apply_batch(images, draw, policy.table)
+        assert not torch.equal(augmented, images)
+        loss = nn.functional.cross_entropy(model(augmented), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        brightness.append(float(images.float().mean()))
+    stream.close()
+    assert len(losses) == steps
+    assert all(np.isfinite(losses))
+    assert 40 < np.mean(brightness) < 230  # photos, not black frames
+    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+# CUDA
+
+
+@pytest.mark.gpu
+def test_batches_on_cuda_are_those_of_the_cpu(folder):
+    host, device = streamed(folder), streamed(folder, workers=2, device="cuda")
+    waste = torch.randn(2000, 2000, device="cuda")
+    for a, b in zip(host.batches(0, 8, copies=2), device.batches(0, 8, copies=2), strict=True):
+        assert all(part.is_cuda for part in b)
+        waste = waste @ waste  # keeps the current stream busy while the next batch is copied
+        assert all(torch.equal(x, y.cpu()) for x, y in zip(a, b, strict=True))
+    device.close()
+
+
+@pytest.mark.gpu
+def test_training_from_disk_on_cuda(folder):
+    stream = streamed(folder, workers=2, device="cuda")
+    config = TrainConfig(epochs=3, batch=16, lr=0.05, precision="bfloat16", channels_last=True)
+    model = build_model("small", 2)
+    policy = Policy.trivial(CIFAR, 1)
+    batches = StreamedBatches(stream, policy, config)
+    records = list(Training.over(model, batches, config, "cuda"))
+    assert [record.images for record in records] == [41, 41, 41]
+    assert all(np.isfinite(record.loss) for record in records)
+    found = evaluate_streamed(model, streamed(folder, train=False, device="cuda"))
+    assert found.count == 10
+    stream.close()

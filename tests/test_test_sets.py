@@ -1,0 +1,117 @@
+"""Which images a network is tested on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs
+from PIL import Image
+
+from deepaa.data import load_embedded
+from deepaa.sources import load_dataset
+from deepaa.test_sets import held_out, train_and_test
+
+
+def folder(root: Path, n: int, seed: int, names: str = "abcd", side: int = 16) -> None:
+    images, labels = blobs(n, seed)
+    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        place = root / names[label]
+        place.mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        picture.resize((side, side)).save(place / f"{i}.png")
+
+
+def test_embedded_images_have_a_test_part():
+    data, stored = train_and_test(), load_embedded()
+    assert torch.equal(data.train.images, stored.train_images)
+    assert torch.equal(data.test.images, stored.test_images)
+    assert torch.equal(data.test.labels, stored.test_labels)
+    assert data.how == "the test part of the data set"
+
+
+@pytest.mark.parametrize("part", ["test", "val"])
+def test_folders_with_parts(tmp_path, part):
+    folder(tmp_path / "train", 40, 1)
+    folder(tmp_path / part, 12, 2)
+    data = train_and_test(tmp_path)
+    assert (len(data.train.labels), len(data.test.labels)) == (40, 12)
+    assert data.train.class_names == data.test.class_names == tuple("abcd")
+
+
+def test_arrays_with_parts(tmp_path):
+    images, labels = (part.numpy() for part in blobs(50, 1))
+    parts = {"x_train": images[:40], "y_train": labels[:40]}
+    np.savez(tmp_path / "both.npz", **parts, x_test=images[40:], y_test=labels[40:])
+    data = train_and_test(tmp_path / "both.npz")
+    assert np.array_equal(data.test.images.numpy(), images[40:])
+
+
+@pytest.mark.parametrize("share", [None, 0.1, 0.3])
+def test_a_share_is_held_out_where_there_is_no_test_part(tmp_path, share, caplog):
+    folder(tmp_path, 80, 1)
+    data = train_and_test(tmp_path, holdout=share)
+    count = round(80 * (share or 0.1))
+    assert len(data.test.labels) == count
+    assert len(data.train.labels) == 80 - count
+    assert f"{share or 0.1:g} of the training images, held out" == data.how
+    assert ("no test part" in caplog.text) == (share is None)
+    counts = data.test.labels.bincount(minlength=4)
+    assert int(counts.max() - counts.min()) <= 1
+    # every image is in one part, and the parts are the same each time
+    whole = load_dataset(tmp_path)
+    both = torch.cat([data.train.images, data.test.images]).flatten(1)
+    assert torch.equal(both.unique(dim=0), whole.images.flatten(1).unique(dim=0))
+    again = train_and_test(tmp_path, holdout=share)
+    assert again.test.fingerprint == data.test.fingerprint != data.train.fingerprint
+
+
+def test_an_official_test_part_can_be_left_alone():
+    data = train_and_test(holdout=0.25)
+    assert (len(data.train.labels), len(data.test.labels)) == (3000, 1000)
+    assert not torch.equal(data.test.images, load_embedded().test_images)
+
+
+def test_test_images_of_another_folder_are_counted_by_class_name(tmp_path):
+    """The other folder lacks class a, so its own numbers are others."""
+    folder(tmp_path / "here", 40, 1)
+    folder(tmp_path / "there", 40, 2)
+    for path in (tmp_path / "there/a").iterdir():
+        path.unlink()
+    (tmp_path / "there/a").rmdir()
+    data = train_and_test(tmp_path / "here", test=tmp_path / "there")
+    assert data.how == "given: there"
+    assert data.test.labels.bincount(minlength=4).tolist() == [0, 10, 10, 10]
+    for label, name in enumerate("abcd"):
+        own = [image for image, at in zip(*data.test[:2], strict=True) if int(at) == label]
+        assert len(own) == len(list((tmp_path / "there" / name).glob("*")))
+
+
+@pytest.mark.parametrize("name", ["MNIST", "Caltech101"])
+def test_missing_data_sets_are_not_taken_for_ones_without_a_test_part(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=f"{name}: not found under"):
+        train_and_test(name, root=tmp_path)
+
+
+def test_bad_input(tmp_path):
+    folder(tmp_path / "train", 40, 1)
+    folder(tmp_path / "other", 40, 2, names="abxy")
+    folder(tmp_path / "large", 40, 2, side=20)
+    with pytest.raises(ValueError, match="2 classes that the training images do not have: x, y"):
+        train_and_test(tmp_path / "train", test=tmp_path / "other")
+    with pytest.raises(ValueError, match="training images are 16 x 16, test images 20 x 20"):
+        train_and_test(tmp_path / "train", test=tmp_path / "large")
+    both = train_and_test(tmp_path / "train", test=tmp_path / "large", size=16)
+    assert both.test.images.shape == (40, 3, 16, 16)
+    for share in (0.0, 1.0, -0.1, 2.0):
+        with pytest.raises(ValueError, match="holdout should be a share between 0 and 1"):
+            train_and_test(tmp_path / "train", holdout=share)
+    with pytest.raises(ValueError, match="not both"):
+        train_and_test(tmp_path / "train", test=tmp_path / "large", holdout=0.1)
+    data = load_dataset(tmp_path / "train")
+    with pytest.raises(ValueError, match="leaves none of 40 images"):
+        held_out(data, 0.999)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        train_and_test(tmp_path / "train", test="nowhere")

@@ -1,0 +1,218 @@
+"""Batches: copies, workers, and the shares of several processes."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from blobs import Net, blobs
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from deepaa import distributed
+from deepaa.data import load_embedded
+from deepaa.keys import hash_int, sample_key
+from deepaa.models import build_model
+from deepaa.ops import apply_batch
+from deepaa.policy import Policy
+from deepaa.policy_file import load_policy
+from deepaa.train import TrainConfig, Training
+from deepaa.train_batches import batch_sizes
+
+DATA = load_embedded()
+SHORT = TrainConfig(epochs=3, batch=64)
+CROPS = load_policy("crop-flip-cutout")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def start(config: TrainConfig, n: int = 200, policy: Policy | None = CROPS) -> Training:
+    images, labels = DATA.train_images[:n], DATA.train_labels[:n]
+    return Training(build_model("small", 10), images, labels, policy, config)
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "sizes"),
+    [
+        (256, 128, [128, 128]),
+        (200, 128, [128, 72]),
+        (192, 128, [128, 64]),
+        (191, 128, [128]),
+        (129, 128, [128]),  # one image would be no batch for batch norm
+        (5, 128, [5]),
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_a_last_batch_has_at_least_half_the_images(count, batch, sizes):
+    assert batch_sizes(count, batch) == sizes
+
+
+# Batch augmentation
+
+
+def test_copies_are_other_draws_of_the_same_images():
+    """Every batch holds each of its images `copies` times; the first copy is that of one copy."""
+    config = replace(SHORT, batch=50, copies=3)
+    run, single = start(config), start(replace(config, copies=1))
+    assert run.batches.sizes == [50] * 4
+    for epoch in (0, 1):
+        pairs = zip(run.batches.epoch(epoch), single.batches.epoch(epoch), strict=True)
+        for (rows, labels), (alone, its_labels) in pairs:
+            assert len(rows) == len(labels) == 150
+            assert torch.equal(rows[:50], alone)
+            assert all(torch.equal(part, its_labels) for part in labels.split(50))
+            first, second, third = rows.split(50)
+            for a, b in ((first, second), (first, third), (second, third)):
+                differ = (a != b).flatten(1).any(1).float().mean()
+                assert differ > 0.9  # crop, flip and cutout at the same place are rare
+    plain = start(config, policy=None)
+    rows, _ = next(plain.batches.epoch(0))
+    assert all(torch.equal(part, rows[:50]) for part in rows.split(50))
+
+
+def test_keys_of_copies_are_a_function_of_seed_epoch_index_and_copy():
+    """The rows of a batch against draws made one by one, in data sets of two sizes."""
+    policy = load_policy("crop-flip-cutout")
+    for n in (100, 200):
+        run = start(replace(SHORT, batch=25, copies=2, seed=9), n=n)
+        rows, _ = next(run.batches.epoch(4))
+        generator = torch.Generator().manual_seed(hash_int(9, 4))
+        order = torch.randperm(n, generator=generator)[:25]
+        for copy in (0, 1):
+            for place in (0, 7, 24):
+                index = int(order[place])
+                keys = torch.tensor([sample_key(9, 4, index + copy * 2**40)])
+                expected = apply_batch(
+                    DATA.train_images[index : index + 1], policy.draw(keys, 4), policy.table
+                )
+                assert torch.equal(rows[copy * 25 + place], expected[0])
+
+
+def test_records_count_copies():
+    (record,) = start(replace(SHORT, epochs=1, copies=2), n=128)
+    assert record.images == 256
+    assert 0 <= record.accuracy <= 1
+
+
+# Workers
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_workers_give_the_batches_of_the_device(copies):
+    config = replace(SHORT, epochs=2, copies=copies)
+    images, labels = DATA.train_images[:200], DATA.train_labels[:200]
+    policy = load_policy("crop-flip-cutout")
+    states, before = [], torch.get_rng_state()
+    for workers in (0, 2):
+        run = Training(build_model("small", 10), images, labels, policy, config, workers=workers)
+        list(run)
+        states.append(run.state())
+    assert same(*states)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# Several processes
+
+
+def train_shared(folder: str, name: str) -> None:
+    """One of two processes: trains its share and keeps what came out."""
+    torch.set_num_threads(1)
+    distributed.init("cpu", timeout=60)
+    run = shared_training(name, shared=True)
+    records = [record._asdict() for record in run]
+    rank = distributed.rank()
+    Path(folder, f"{rank}.json").write_text(json.dumps(records))
+    save_file(run.state(), Path(folder, f"{rank}.safetensors"))
+    distributed.shutdown()
+
+
+def shared_training(name: str, *, shared: bool) -> Training:
+    images, labels = blobs(150, 1)
+    # shares of 17 and 16 rows, and an odd last batch of 18
+    config = TrainConfig(epochs=2, batch=33, lr=0.01, clip=0.5)
+    if name == "norm":
+        model: nn.Module = build_model("small", 4)
+    else:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = Net()
+        config = replace(config, copies=2 if name == "copies" else 1)
+    policy = load_policy("crop-flip")
+    return Training(model, images, labels, policy, config, shared=shared)
+
+
+def in_two_processes(call: str, *arguments: object) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    code = f"import sys, test_train_batches as t; t.{call}(*sys.argv[1:])"
+    processes = []
+    for rank in ("0", "1"):
+        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "PYTHONPATH": path}
+        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        environment = {**os.environ, **settings}
+        processes.append(
+            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+        )
+    for process in processes:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize("name", ["plain", "copies"])
+def test_two_processes_train_as_one(name, tmp_path):
+    in_two_processes("train_shared", tmp_path, name)
+    alone = shared_training(name, shared=False)
+    expected = list(alone)
+    states = [load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1)]
+    assert same(*states)
+    for key, value in alone.state().items():
+        torch.testing.assert_close(states[0][key], value, rtol=1e-4, atol=1e-5)
+    for rank in (0, 1):
+        records = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert [r["loss"] for r in records] == pytest.approx([r.loss for r in expected], rel=1e-4)
+        right = [r["accuracy"] for r in records]
+        assert right == pytest.approx([r.accuracy for r in expected], abs=2.1 / 150)
+        assert [r["images"] for r in records] == [r.images for r in expected]
+
+
+def test_two_processes_with_batch_norm_have_the_same_weights(tmp_path):
+    in_two_processes("train_shared", tmp_path, "norm")
+    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in (0, 1))
+    assert first.keys() == second.keys()
+    statistics = {key for key in first if "running_" in key}
+    assert statistics
+    for key in first:
+        assert torch.equal(first[key], second[key]) == (key not in statistics), key
+    records = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
+    assert [r["loss"] for r in records[0]] == [r["loss"] for r in records[1]]
+    assert records[0][-1]["loss"] < records[0][0]["loss"]
+
+
+def refuse_small_batches(folder: str) -> None:
+    distributed.init("cpu", timeout=60)
+    images, labels = blobs(1, 1)
+    with pytest.raises(ValueError, match="1 images in a batch are too few for 2 processes"):
+        Training(Net(), images, labels, None, SHORT, shared=True)
+    distributed.shutdown()
+
+
+def test_a_batch_has_an_image_for_every_process(tmp_path):
+    in_two_processes("refuse_small_batches", tmp_path)
