@@ -397,7 +397,7 @@ def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int, phase: 
     began = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # a hang, not a slow machine
     assert process.returncode == code
     assert errors.endswith("stopped and saved; go on with: deepaa search --resume run\n")
     assert "Traceback" not in errors

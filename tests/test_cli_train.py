@@ -414,7 +414,7 @@ def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int) -> None
     began = time.monotonic()
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # a hang, not a slow machine
     assert process.returncode == code
     assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
     before = read_history(folder / "run")
@@ -439,7 +439,7 @@ def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # a hang, not a slow machine
     assert process.returncode == 130, errors
     assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
     deadline = time.monotonic() + 5

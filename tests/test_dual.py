@@ -91,16 +91,29 @@ def test_a_network_that_cannot_be_followed_keeps_torchs_way() -> None:
 
 
 def test_compiled_dual_numbers() -> None:
-    model = frozen_copy(build_model("small", 4, seed=2))
-    images, labels = blobs(6, 1)
+    """Compiled once for any number of images."""
+    model = nn.Sequential(
+        build_model("small", 4, seed=2)[0],
+        nn.Conv2d(3, 8, 3, 2),
+        nn.MaxPool2d(3, 2, 1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    ).eval()
     params = weights_of(model)
     direction = {name: torch.full_like(p, 0.01) for name, p in params.items()}
-    steps = dual.trace(model)
+    compiled = functions(model, steps=dual.trace(model), compiled=True)
+    torch._dynamo.reset()
+    graphs = []
     with torch.no_grad():
-        expected = functions(model).slopes(params, direction, images, labels)
-        run = functions(model, steps=steps, compiled=True).slopes
-        found = run(params, direction, images, labels)
-    assert (found - expected).norm() < 1e-4 * expected.norm()
+        for n in (17, 40, 139):
+            images, labels = blobs(n, 1)
+            expected = functions(model).slopes(params, direction, images, labels)
+            found = compiled.slopes(params, direction, images, labels)
+            assert (found - expected).norm() < 1e-4 * expected.norm()
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] == graphs[2] > 0
 
 
 @pytest.mark.gpu

@@ -33,14 +33,14 @@ import sys, time
 import deepaa
 assert "torch" not in sys.modules
 import torch
-start = time.perf_counter()
+start = time.process_time()
 from deepaa import CIFAR, AugmentedDataset, DeepAutoAugment, Policy, apply_batch, load_policy
 assert DeepAutoAugment and load_policy and CIFAR
 heavy = {"torchvision", "matplotlib", "jinja2", "typer", "rich", "PIL"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 from deepaa import *
 assert find_policy and Search
-assert time.perf_counter() - start < 1.5
+assert time.process_time() - start < 5  # 0.6 s where it was written; a guard against the heavy
 assert heavy & set(sys.modules) <= {"PIL"}, heavy & set(sys.modules)  # a search reads images
 """
     )

@@ -331,7 +331,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, npz: Path) -> None:
     began = time.monotonic()
     os.kill(pids[1], signal.SIGTERM)  # not the one that writes
     _, errors = process.communicate(timeout=60)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 50
     assert process.returncode != 0
     assert errors.count("stopped and saved; go on with") == 1, errors
     before = len(read_history(tmp_path / "stopped"))

@@ -89,7 +89,6 @@ def test_changes_without_meaning_are_refused(change, message):
         ("warmup_from", 2),
         ("gamma", -1),
         ("schedule", "linear"),
-        ("schedule", "step"),
         ("milestones", (10, 20)),
     ],
 )

@@ -128,6 +128,8 @@ def _module(
         return Dual(functional_call(module, mine, args[0].value), own(args[0].slope))
     if type(module) is nn.Linear:
         return _linear(args[0], mine, moves)
+    if type(module) is nn.MaxPool2d and not module.return_indices and args[0].slope is not None:
+        return _max_pool(module, args[0])
     if not moves:
 
         def apply(*inputs: Any, **named: Any) -> Any:
@@ -168,6 +170,21 @@ def _linear(x: Dual, mine: Named, moves: Named) -> Dual:
     if "bias" in moves:
         parts.append(moves["bias"].expand_as(value))
     return Dual(value, sum(parts[1:], parts[0]) if parts else None)
+
+
+def _max_pool(module: nn.MaxPool2d, x: Dual) -> Dual:
+    """The slope of a maximum is that of the place it came from."""
+    value, places = F.max_pool2d(
+        x.value,
+        module.kernel_size,
+        module.stride,
+        module.padding,
+        module.dilation,
+        ceil_mode=module.ceil_mode,
+        return_indices=True,
+    )
+    assert x.slope is not None
+    return Dual(value, x.slope.flatten(2).gather(2, places.flatten(2)).view(value.shape))
 
 
 def _with_weights(

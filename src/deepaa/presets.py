@@ -87,11 +87,12 @@ PRESETS: Mapping[str, Preset] = {
         SearchConfig(
             layers=3,
             steps=60,
-            learning_rate=0.15,
+            learning_rate=0.2,
             images=6,
             validation=24,
             prefixes=1,
             chains=48,
+            deviation_draws=2,  # few steps: the deviation of many draws would keep them at identity
             heldout=48,
         ),
         ProxyConfig(model="small", train=TrainConfig(epochs=10)),

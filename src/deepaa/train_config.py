@@ -27,7 +27,8 @@ class TrainConfig:
     schedule: str = "cosine"
     """cosine takes the learning rate down to 0; step multiplies it by gamma at the milestones."""
     milestones: tuple[float, ...] = ()
-    """Epochs after which the step schedule lowers the learning rate, counted from the start."""
+    """Epochs after which the step schedule lowers the learning rate, counted from the start; none
+    keeps it as it is."""
     gamma: float = 0.1
     """Factor of the learning rate at each milestone."""
     warmup_epochs: float = 0.0
@@ -79,10 +80,10 @@ class TrainConfig:
         self._check_milestones()
 
     def _check_milestones(self) -> None:
-        if (self.schedule == "step") != bool(self.milestones):
+        if self.milestones and self.schedule != "step":
             raise ValueError(
-                f"milestones belong to the step schedule, which needs some: schedule "
-                f"{self.schedule!r}, milestones {list(self.milestones)}"
+                f"milestones {list(self.milestones)} belong to the step schedule, not to "
+                f"{self.schedule!r}"
             )
         rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
         if not rising or any(not 0 < m < math.inf for m in self.milestones):
