@@ -49,7 +49,7 @@ _AUTHORS = SearchConfig(
 
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
-        "the default: a quarter of the authors' samples, a fifth of their steps",
+        "the default: a quarter of the authors' samples, a third of their steps",
         SearchConfig(),
         ProxyConfig(),
         "cifar",

@@ -245,14 +245,15 @@ class Search:
 
     @property
     def converged(self) -> bool:
-        """Whether one operation other than identity holds the layer."""
-        if self.layer == 1 or self.step < self.config.steps // 4:
+        """Whether one operation holds the layer."""
+        if self.layer == 1:
             return False
         p = self.probabilities
         shares = Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
-        top = int(shares.argmax())
-        share = float(shares[top])
-        return self.table.operations[top].name != "identity" and share > self.config.converged
+        share, top = shares.max(0)
+        identity = self.table.operations[int(top)].name == "identity"
+        earliest = self.config.steps * (3 if identity else 1) / 4
+        return self.step >= earliest and float(share) > self.config.converged
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities

@@ -25,10 +25,10 @@ class SearchConfig:
     """Layers to find; None adds layers until one brings nothing (see `max_layers`)."""
     max_layers: int = 6
     """Most layers when their number is not given."""
-    steps: int = 224
+    steps: int = 320
     """Steps per layer. Adam moves a logit by about the learning rate a step: keep their product
     at or above `identity_logit`, or no operation can overtake identity."""
-    learning_rate: float = 0.12
+    learning_rate: float = 0.08
     """Of Adam, on the logits."""
     images: int = 16
     """Images per step; Eq. 10 takes its mean and standard deviation over them."""
@@ -38,11 +38,12 @@ class SearchConfig:
     """Draws of the earlier layers, each seen under every transformation."""
     chains: int = 139
     """Draws of all layers for the mean gradient; 0 takes the images of the prefixes instead."""
-    halvings: int = 2
+    halvings: int = 3
     """How often the less likely half of the transformations is put aside in a layer after the
     first, in even steps up to the layer's middle; those left share the draws."""
     converged: float = 0.99
-    """A layer after the first ends early when one operation other than identity has this share."""
+    """A layer after the first ends early when one operation has this share, identity only in its
+    last quarter: others may still rise from below."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
