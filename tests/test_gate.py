@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from deepaa import CIFAR, Policy, load_policy
-from deepaa.gate import policy_distance, reproduction_gate
+from deepaa.gate import DROPPED_IDENTITY, policy_distance, reproduction_gate
 
 
 @pytest.mark.parametrize("name", ["deepaa_cifar_1", "deepaa_cifar_2"])
@@ -34,6 +34,10 @@ def test_others_do_not(policy: Policy, failed: set[str]) -> None:
 def test_the_layer_that_ended_the_search_counts() -> None:
     checks = reproduction_gate(Policy.trivial(CIFAR, 2), last_identity=0.95)
     assert checks[-1].passed
+    for said, passed in (("0.95", True), ("0.5", False), ("unknown", False)):
+        trivial = Policy.trivial(CIFAR, 2)
+        policy = Policy(CIFAR, trivial.phases[0].stages, info={DROPPED_IDENTITY: said})
+        assert reproduction_gate(policy)[-1].passed is passed
 
 
 def test_distance() -> None:

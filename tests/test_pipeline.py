@@ -213,6 +213,9 @@ def test_a_model_of_the_users_own(tmp_path: Path, images: Any) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
     assert not net.training
     assert policy.equals(load_policy(tmp_path / "run/policy.json"))
+    assert {"description", "data", "seed", "settings"} == set(policy.info)
+    assert "layers=2" in policy.info["settings"]
+    assert "tie_signs" not in policy.info["settings"]
     seen.clear()
     again = find_policy(images, out=tmp_path / "run", progress=seen.append, **options)
     assert again.equals(policy)

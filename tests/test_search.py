@@ -292,6 +292,10 @@ def test_a_layer_of_identity_is_dropped() -> None:
     assert len(search.found) == 0
     assert "identity has 0.9" in records[-1].reason
     assert search.policy.depth == 0
+    assert search.dropped_identity is not None
+    assert search.dropped_identity > 0.9
+    kept, _ = run(planted(row_of("rotate", 30.0)), SMALL)
+    assert kept.dropped_identity is None
 
 
 # Going on

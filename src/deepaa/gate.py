@@ -11,6 +11,8 @@ from torch import Tensor
 from deepaa.policy import Policy
 
 GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+DROPPED_IDENTITY = "identity of the dropped layer"
+"""The entry of a policy's `info` that says how the layer after the last one ended."""
 STRONG = 0.6
 """A magnitude is strong above this share of its range's end."""
 
@@ -27,13 +29,15 @@ def reproduction_gate(policy: Policy, last_identity: float | None = None) -> tup
     """What the authors' CIFAR policies have in common, checked one by one.
 
     Args:
-        last_identity: Identity's share of the layer that ended the search, if it was dropped; else
-            the policy's last layer is looked at.
+        last_identity: Identity's share of the layer that ended the search, if it was dropped; None
+            takes what the policy's `info` says of it, or else the policy's last layer.
     """
     rows, uses = policy.row_probabilities(), policy.expected_uses()
     operations = [op.name for op in policy.table.operations]
     shares = policy.operation_probabilities()
     cutout = shares[:3, operations.index("cutout")].max().item() if "cutout" in operations else 0.0
+    if last_identity is None:
+        last_identity = _said(policy)
     if last_identity is None:
         last_identity = shares[-1, operations.index("identity")].item()
     perplexity, strong = _perplexity(rows[0]), _strong_share(policy, rows[0])
@@ -56,6 +60,13 @@ def reproduction_gate(policy: Policy, last_identity: float | None = None) -> tup
         ),
         Check("the end is identity", last_identity > 0.9, f"{last_identity:.3f}, above 0.9"),
     )
+
+
+def _said(policy: Policy) -> float | None:
+    try:
+        return float(policy.info[DROPPED_IDENTITY])
+    except (KeyError, ValueError):
+        return None
 
 
 def _perplexity(layer: Tensor) -> float:

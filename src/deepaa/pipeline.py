@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
+from deepaa.gate import DROPPED_IDENTITY
 from deepaa.models import build_model, channel_statistics, frozen_copy, unwrapped
 from deepaa.own_model import is_own, load_model, state_hash
 from deepaa.pairs import SearchData
 from deepaa.policy import Policy
 from deepaa.presets import SPACES, ProxyConfig
 from deepaa.run_settings import Settings, preset_of, run_config
-from deepaa.runs import Run
+from deepaa.runs import Run, open_in_main, part_of
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
@@ -121,7 +122,10 @@ class PolicySearch:
             "description": f"found by deepaa on {self.data.name}, {found.depth} layers",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
             "seed": str(self.config.seed),
+            "settings": _differences(self.config),
         }
+        if (share := self.search.dropped_identity) is not None:
+            info[DROPPED_IDENTITY] = f"{share:.4f}"
         return Policy(found.table, found.phases[0].stages, info=info)
 
     # Running
@@ -163,7 +167,7 @@ class PolicySearch:
             self._leave_if_asked()
 
     def _search(self) -> Iterator[StepRecord | LayerRecord]:
-        weights = _part(self._state, "model.") or self.model.state_dict()
+        weights = part_of(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.from_main({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
@@ -175,7 +179,7 @@ class PolicySearch:
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._leave_if_asked
         if self._phase == "search" and self._state:
-            self.search.load_state(_part(self._state, "search."))
+            self.search.load_state(part_of(self._state, "search."))
         self._state = {}
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
@@ -213,8 +217,17 @@ class PolicySearch:
         self._saved = time.monotonic()
 
 
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+def _differences(config: SearchConfig) -> str:
+    """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
+    usual = SearchConfig()
+    names = [field.name for field in dataclasses.fields(config) if field.name != "seed"]
+    changes = [(name, getattr(config, name)) for name in names]
+    texts = [
+        f"{name}={'auto' if value is None else value}"
+        for name, value in changes
+        if value != getattr(usual, name)
+    ]
+    return ", ".join(texts) or "the defaults"
 
 
 def proxy_name(images: Tensor, device: torch.device) -> str:
@@ -321,14 +334,5 @@ def open_run(
     resume: bool = False,
 ) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    run, problem = None, None
-    if distributed.is_main():
-        identity = run_config(settings, fingerprint=data.fingerprint, source=source)
-        try:
-            run = Run.open_or_create(out, identity, resume=resume)
-        except (ValueError, OSError) as error:
-            problem = error
-    problem = distributed.from_main(problem)
-    if problem is not None:
-        raise problem
-    return run
+    identity = run_config(settings, fingerprint=data.fingerprint, source=source)
+    return open_in_main(out, identity, resume=resume)

@@ -123,6 +123,12 @@ class Search:
         policy = self.prefix
         return policy.symmetric() if self.config.symmetric else policy
 
+    @property
+    def dropped_identity(self) -> float | None:
+        """Identity's share of the layer that ended the search, if one was dropped."""
+        dropped = self.done and self.layer > len(self.found)
+        return self.probabilities[self.table.identity or 0].item() if dropped else None
+
     # Running
 
     def __iter__(self) -> Iterator[StepRecord | LayerRecord]:
