@@ -28,10 +28,15 @@ from deepaa.space import CIFAR, Space
 COMMANDS = {
     "show": ["--json", "--top", "--epoch", "--operations"],
     "preview": ["--data", "--out", "--images", "--draws", "--seed", "--size", "--operations"],
-    "convert": ["--symmetric", "--force", "--operations"],
+    "compare": ["--out", "--samples", "--json", "--data", "--space", "--operations"],
+    "convert": ["--to", "--size", "--symmetric", "--force", "--operations"],
     "policies": [],
     "doctor": ["--json"],
     "search": ["--data", "--out", "--resume", "--preset", "--layers", "--exclude", "--verify"],
+    "train": ["--policy", "--data", "--model", "--recipe", "--seeds", "--parallel", "--resume"],
+    "report": ["--out", "--results", "--figures", "--format", "--watch"],
+    "bench search": ["--preset", "--steps", "--out"],
+    "bench train": ["--model", "--parallel", "--out"],
     "bench ops": ["--size", "--device", "--seconds", "--peers", "--out", "--breakdown"],
 }
 
@@ -286,7 +291,8 @@ def test_policies_are_listed_one_a_line(command):
     code, out, _ = command("policies")
     assert code == 0
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines] == list(policy_names())
+    forms = ["deepaa-simple:POLICY", "pba:FILE"]  # the names that need something behind them
+    assert [line.split()[0] for line in lines] == [*policy_names(), *forms]
     assert all(len(line.split()) > 1 for line in lines)
 
 

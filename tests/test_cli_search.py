@@ -22,7 +22,9 @@ from safetensors.torch import save_file
 
 import deepaa
 from deepaa import cli, load_policy
+from deepaa.cli_progress import little_learnt
 from deepaa.runs import read_history
+from deepaa.train import EpochRecord
 
 ENVIRONMENT = {
     **os.environ,
@@ -412,3 +414,24 @@ def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int, phase: 
     after = read_history(folder / "run")
     assert after[: len(before)] == before, "the newest record before the signal was saved"
     assert len(after) > len(before)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "classes", "warned"),
+    [(0.12, 10, True), (0.19, 10, True), (0.25, 10, False), (0.4, 6, False), (0.105, 100, True)],
+)
+def test_a_network_that_only_guesses_is_told_of(
+    accuracy: float, classes: int, warned: bool
+) -> None:
+    record = EpochRecord(9, 2.0, accuracy, 0.1, 1.0, 100)
+    text = little_learnt(record, classes)
+    assert (text is not None) == warned
+    assert text is None or f"accuracy {accuracy:.2f}" in text
+
+
+def test_tensorboard_follows_on_request(folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    process = start(*TINY, "--out", "run", "--tensorboard")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert list((folder / "run/tensorboard").glob("events.out.tfevents.*"))

@@ -221,3 +221,14 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     assert "OSError" in done.stderr
     assert load_policy(path).equals(Policy.identity())
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_folder_of_a_run_is_its_policy(tmp_path: Path) -> None:
+    policy = Policy.trivial(CIFAR, 2)
+    (tmp_path / "run").mkdir()
+    policy.save(tmp_path / "run/policy.json")
+    assert load_policy(tmp_path / "run").equals(policy)
+    assert load_policy(str(tmp_path / "run")).equals(policy)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PolicyFileError, match="a folder, expected a policy file"):
+        load_policy(tmp_path / "empty")

@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa.cli_bench_train import bench_train
+from deepaa.cli_compare import compare
+from deepaa.cli_convert import convert
+from deepaa.cli_policy import AsJson, Epoch, OwnOperations, PolicyName, load, size_of
+from deepaa.cli_report import report
 from deepaa.cli_search import search
+from deepaa.cli_train import train
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from deepaa.policy import Policy
 
 DEBUG = "DEEPAA_DEBUG"
 app = typer.Typer(
@@ -36,28 +40,6 @@ bench = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(bench, name="bench")
-
-PolicyName = Annotated[
-    str,
-    typer.Argument(
-        metavar="POLICY",
-        help="A name (see deepaa policies) or a file: this package's JSON, the authors' .npz, or a "
-        "JSON list of sub-policies.",
-    ),
-]
-OwnOperations = Annotated[
-    list[str],
-    typer.Option(
-        "--operations",
-        metavar="MODULE:NAME",
-        help="Your own operation, or a list of them, that the policy uses. The module is imported "
-        "from the current folder or the Python path, so its code runs. May be repeated.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Epoch = Annotated[
-    int, typer.Option(min=0, help="The epoch to show, for a policy that changes over time.")
-]
 
 
 def _print_version(wanted: bool) -> None:
@@ -98,7 +80,7 @@ def show(
     """
     from deepaa.report.tables import as_dict, policy_table
 
-    table = policy_table(_load(policy, operations), policy, epoch, top)
+    table = policy_table(load(policy, operations), policy, epoch, top)
     if as_json:
         _print_json(as_dict(table))
         return
@@ -109,6 +91,8 @@ def show(
 
 
 app.command(epilog="Example: deepaa search --data my_images/ --out run")(search)
+app.command(epilog="Example: deepaa train --policy run/policy.json --epochs 10 --seeds 2")(train)
+app.command(epilog="Example: deepaa report run --figures figures")(report)
 
 
 @app.command(epilog="Example: deepaa preview deepta --data photos/ --out grid.png")
@@ -144,7 +128,7 @@ def preview(
     from deepaa.data import load_images
     from deepaa.report.preview import preview_grid
 
-    loaded = _load(policy, operations)
+    loaded = load(policy, operations)
     originals = load_images(data, images, size)
     grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
     grid.save(out)
@@ -152,29 +136,8 @@ def preview(
     typer.echo(f"wrote {out}: {n} images of {width} x {height}, {draws} draws each")
 
 
-@app.command(epilog="Example: deepaa convert policy.npz policy.json --symmetric")
-def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="A policy: a name or a file.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="The JSON file to write.")],
-    symmetric: Annotated[
-        bool,
-        typer.Option(
-            "--symmetric",
-            help="Make m and -m equally likely for shear, translate and rotate, as the authors' "
-            "evaluation does.",
-        ),
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
-    operations: OwnOperations = [],  # noqa: B006 - typer reads it, nobody writes to it
-) -> None:
-    """Write any readable policy as this package's JSON, which any language can read."""
-    if out.exists() and not force:
-        raise ValueError(f"{out} exists; add --force to replace it")
-    loaded = _load(source, operations)
-    written = loaded.symmetric() if symmetric else loaded
-    written.save(out)
-    typer.echo(f"read {source}: {_size(loaded)}")
-    typer.echo(f"wrote {out}: {_size(written)}{', symmetric' if symmetric else ''}")
+app.command(epilog="Example: deepaa compare deepta run/policy.json --out figure.png")(compare)
+app.command(epilog="Example: deepaa convert policy.npz policy.json --symmetric")(convert)
 
 
 @app.command(epilog="Example: deepaa policies")
@@ -182,7 +145,7 @@ def policies() -> None:
     """List the policies that have a name."""
     from rich.table import Table
 
-    from deepaa.policy_file import GENERATED, load_policy, policy_names
+    from deepaa.policy_file import FORMS, GENERATED, load_policy, policy_names
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold cyan", no_wrap=True)
@@ -192,8 +155,10 @@ def policies() -> None:
             text = GENERATED[name].description
         else:
             loaded = load_policy(name)
-            text = loaded.info.get("description", _size(loaded))
+            text = loaded.info.get("description", size_of(loaded))
         grid.add_row(name, text)
+    for form, text in FORMS.items():
+        grid.add_row(form, text)
     _console().print(grid)
 
 
@@ -309,21 +274,9 @@ def bench_search(
         typer.echo(f"\nwrote {out}")
 
 
-def _load(source: str, operations: Sequence[str]) -> Policy:
-    from deepaa.own_operations import import_operations
-    from deepaa.policy_file import PolicyFileError, load_policy
-
-    try:
-        return load_policy(source, import_operations(operations))
-    except PolicyFileError as error:
-        if "unknown operation" in str(error) and not operations:
-            raise ValueError(f"{error}; here: --operations MODULE:NAME") from error
-        raise
-
-
-def _size(policy: Policy) -> str:
-    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
-    return f"{layers} over {len(policy.table)} transformations"
+bench.command("train", epilog="Example: deepaa bench train --model wrn-40-2 --device cuda")(
+    bench_train
+)
 
 
 def _console() -> Console:

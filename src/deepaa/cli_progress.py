@@ -15,6 +15,7 @@ import typer
 if TYPE_CHECKING:
     from deepaa.pipeline import PolicySearch, Record
     from deepaa.search import LayerRecord, StepRecord
+    from deepaa.tensorboard_log import TensorBoardLog
     from deepaa.train import EpochRecord
     from deepaa.verify import Trained, Trial
 
@@ -32,14 +33,15 @@ CAUTION = (
 )
 PLAIN_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
+DAY = 86_400.0
 
 
-def follow(task: PolicySearch) -> None:
+def follow(task: PolicySearch, log: TensorBoardLog | None = None) -> None:
     """Run the search and show its progress; only the main process shows any."""
     from deepaa import distributed
 
     progress = _Progress(task) if distributed.is_main() else None
-    for record in task:
+    for record in task if log is None else log.follow(task):
         if progress is not None:
             progress.show(record)
     if progress is not None:
@@ -76,6 +78,13 @@ class _Progress:
         elif is_last or time.monotonic() - self.last >= PLAIN_SECONDS:
             self.last = time.monotonic()
             say(text)
+        if isinstance(record, EpochRecord) and is_last:
+            self._judge(record)
+
+    def _judge(self, record: EpochRecord) -> None:
+        if problem := little_learnt(record, len(self.task.data.class_names)):
+            self.clear()
+            say(f"warning: {problem}")
 
     def clear(self) -> None:
         if self.is_terminal:
@@ -107,6 +116,17 @@ def _epoch_text(record: EpochRecord, of: int) -> str:
     )
 
 
+def little_learnt(record: EpochRecord, classes: int) -> str | None:
+    """What to say of a network that is hardly better than guessing."""
+    chance = 1 / classes
+    if record.accuracy >= max(2 * chance, chance + 0.1):
+        return None
+    return (
+        f"the network has learnt little: accuracy {record.accuracy:.2f} on augmented images, and "
+        f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs may help"
+    )
+
+
 def _layer_text(record: LayerRecord) -> str:
     verdict = "kept" if record.kept else "dropped"
     return (
@@ -135,7 +155,10 @@ def conclude(task: PolicySearch, out: Path) -> None:
         console.print(line)
     images = task.data.images[task.splits.search[:8]]
     preview_grid(images, task.policy, title="policy").save(picture)
-    typer.echo(f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n")
+    typer.echo(
+        f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n"
+        f"a page   deepaa report {out}\n"
+    )
     typer.echo(ADVICE.format(path=str(path)))
 
 
@@ -170,6 +193,8 @@ def foretell(task: PolicySearch) -> None:
     }
     for name, text in lines.items():
         typer.echo(f"{name:8} {text}")
+    if (passes + training) * each > DAY and task.device.type == "cpu":
+        typer.echo(f"{'hint':8} --preset demo --size 32 takes minutes on a CPU")
 
 
 def show_comparison(results: Iterable[Trained], trial: Trial, epochs: int, out: Path) -> None:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa import cli_progress
+from deepaa.cli_search_plan import Plan
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from deepaa.pipeline import PolicySearch
     from deepaa.run_settings import Settings
-    from deepaa.sources import LabelledImages
 
 WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"verify", "verify_epochs"}
+WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
 _DATA, _SPACE, _NETWORK, _RUN = "Data", "What is searched", "The network", "The run"
 
@@ -172,6 +165,14 @@ def search(
     verify_epochs: Annotated[
         int, typer.Option(min=1, help="Epochs of each of these trainings.", rich_help_panel=_RUN)
     ] = 20,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard",
+            help="Log to the run's folder tensorboard too; the history is always kept.",
+            rich_help_panel=_RUN,
+        ),
+    ] = False,
 ) -> None:
     """Find an augmentation policy for labelled images.
 
@@ -185,8 +186,6 @@ def search(
     from deepaa import distributed
     from deepaa.run_settings import chosen_settings
 
-    # torch's forward mode says it about itself
-    warnings.filterwarnings("ignore", message=".*torch.jit.script", category=FutureWarning)
     if resume is not None:
         _refuse_settings(context)
         chosen, source = _stored(resume)
@@ -220,8 +219,9 @@ def search(
     _check_choices(device, source["on_bad_image"])
     where = distributed.init(device)
     try:
-        plan = _Plan(chosen, source, out, where, checkpoint_seconds, resume is not None)
+        plan = Plan(chosen, source, out, where, checkpoint_seconds, resume is not None)
         plan.verify_epochs = verify_epochs if verify else 0
+        plan.tensorboard = tensorboard
         plan.run(download=download, dry_run=dry_run)
     finally:
         distributed.shutdown()
@@ -280,103 +280,3 @@ def _place(source: str | Path | None) -> str | None:
     if source is None:
         return None
     return str(Path(source).resolve()) if Path(source).exists() else str(source)
-
-
-class _Plan:
-    """One search as it was asked for."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        source: dict[str, Any],
-        out: Path,
-        device: torch.device,
-        checkpoint_seconds: float,
-        is_resumed: bool,
-    ) -> None:
-        self.settings, self.source, self.out, self.device = settings, source, out, device
-        self.checkpoint_seconds, self.is_resumed = checkpoint_seconds, is_resumed
-        self.verify_epochs = 0
-
-    def run(self, *, download: bool, dry_run: bool) -> None:
-        from deepaa import distributed
-        from deepaa.own_model import load_model, state_hash
-        from deepaa.pipeline import PolicySearch, StopAskedError, open_run
-        from deepaa.signals import StopRequest
-
-        images = self._images("train", download)
-        work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
-        source = dict(self.source)
-        if source["weights"] is not None:
-            seed = self.settings.search.seed
-            work["model"] = load_model(source["model"], images, seed, source["weights"])
-            source["weights_sha256"] = state_hash(work["model"])
-        if dry_run:
-            cli_progress.foretell(PolicySearch(images, **work))
-            return
-        with StopRequest() as stop:
-
-            def is_asked() -> bool:
-                return stop.requested
-
-            try:
-                run = open_run(self.out, self.settings, images, source, resume=self.is_resumed)
-            except (ValueError, OSError):
-                if distributed.is_main():
-                    raise
-                raise typer.Exit(2) from None  # the main process says why
-            try:
-                work |= {"run": run, "stop": is_asked}
-                task = PolicySearch(images, checkpoint_seconds=self.checkpoint_seconds, **work)
-                cli_progress.follow(task)
-                if task.stopped:
-                    cli_progress.say(
-                        f"stopped and saved; go on with: deepaa search --resume {self.out}"
-                    )
-                    raise typer.Exit(stop.exit_code or 143)
-                cli_progress.conclude(task, self.out)
-                if self.verify_epochs:
-                    self._verify(task, is_asked)
-            except StopAskedError:
-                again = f"deepaa search --resume {self.out} --verify"
-                cli_progress.say(f"stopped; the policy is there, compare it with: {again}")
-                raise typer.Exit(stop.exit_code) from None
-            finally:
-                if run is not None:
-                    run.close()
-
-    def _images(self, split: str, download: bool) -> LabelledImages:
-        from deepaa import distributed
-        from deepaa.sources import load_dataset
-
-        if download and not distributed.is_main():
-            distributed.barrier()  # one process fetches, the others find it
-        found = load_dataset(
-            self.source["data"],
-            split=split,
-            size=self.source["size"],
-            root=self.source["root"],
-            download=download,
-            on_bad_image=self.source["on_bad_image"],
-        )
-        if download and distributed.is_main():
-            distributed.barrier()
-        return found
-
-    def _verify(self, task: PolicySearch, stop: Callable[[], bool]) -> None:
-        from deepaa import distributed
-        from deepaa.verify import compare, fresh_model, trial_of
-
-        if not distributed.is_main():
-            return
-        try:
-            test = self._images("test", False)  # what is fetched has all parts
-        except ValueError:  # most folders have no test part
-            test = None
-
-        def make() -> nn.Module:
-            return fresh_model(task, self.source["model"])
-
-        trial = trial_of(task, test)
-        results = compare(task, trial, make, self.verify_epochs, stop)
-        cli_progress.show_comparison(results, trial, self.verify_epochs, self.out)

@@ -26,18 +26,29 @@ def passes_left(config: SearchConfig, rows: int, layer: int, step: int) -> int:
     return steps + (last - layer) * config.steps * later + (last - layer + 1) * measured
 
 
+ENOUGH = 0.3
+"""Seconds of work that tell the speed of a network."""
+
+
 def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Seconds that one image takes through the network and back, measured now, in float32."""
-    images, labels = images[:256], labels[:256]
-    weights = torch.full((len(images),), 1 / len(images), device=images.device)
-    taken = []
-    for _ in range(3):
-        began = time.perf_counter()
-        mean_gradient(frozen, images, labels, weights)
-        if images.device.type == "cuda":
-            torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
-    return min(taken) / len(images)
+    """Seconds that one image takes through the network and back, measured now, in float32.
+
+    A few images first, more while they are quick: a large network on a CPU takes seconds for each.
+    """
+    count = 4
+    while True:
+        part, answers = images[:count], labels[:count]
+        weights = torch.full((len(part),), 1 / len(part), device=images.device)
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            mean_gradient(frozen, part, answers, weights)
+            if images.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+        if count >= len(images) or min(taken) > ENOUGH:
+            return min(taken) / len(part)
+        count *= 4
 
 
 def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int:

@@ -8,8 +8,11 @@ forward mode gives it for a whole batch: no gradient per image is ever stored.
 from __future__ import annotations
 
 import copy
+import importlib
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -78,6 +81,14 @@ class Functions(NamedTuple):
     """(weights of the network, direction, images, labels) -> slope of each image's loss."""
 
 
+@cache
+def _load_forward_mode() -> None:
+    """Import torch's rules of forward mode without the warning they give about torch's own code."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=FutureWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+
 def functions(
     model: nn.Module,
     dtype: torch.dtype | None = None,
@@ -90,6 +101,7 @@ def functions(
     Args:
         steps: The network as `dual.trace` sees it: slopes then come from dual numbers.
     """
+    _load_forward_mode()
 
     def gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
         def total(p: Params) -> Tensor:

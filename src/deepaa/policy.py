@@ -122,7 +122,8 @@ class Policy:
     def __repr__(self) -> str:
         """`Policy(6 layers over 139 rows)`."""
         schedule = f", {len(self.phases)} phases" if len(self.phases) > 1 else ""
-        return f"Policy({self.depth} layers over {len(self.table)} rows{schedule})"
+        layers = f"{self.depth} layer{'' if self.depth == 1 else 's'}"
+        return f"Policy({layers} over {len(self.table)} rows{schedule})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy without what was computed for devices."""

@@ -79,8 +79,11 @@ class Found(NamedTuple):
 
 
 SIMPLE, PBA = "deepaa-simple", "pba"
-FORMS = (f"{SIMPLE}:POLICY", f"{PBA}:FILE")
-"""Names that need another policy behind the colon, as errors and help spell them."""
+FORMS = {
+    f"{SIMPLE}:POLICY": "the first layer of another policy, a name or a file",
+    f"{PBA}:FILE": "a schedule of PBA; FILE,over=160 for 160 epochs",
+}
+"""Names that need something behind the colon, as errors and help spell them, and what they are."""
 
 
 def load_policy(source: str | Path, operations: Sequence[Operation] = ()) -> Policy:
@@ -185,6 +188,8 @@ def _read(source: str | Path) -> bytes:
     except OSError as error:
         raise PolicyFileError(f"{source}: cannot be read: {error.strerror}") from error
     if S_ISDIR(status.st_mode):
+        if (inside := path / "policy.json").is_file():  # the folder of a run
+            return _read(inside)
         raise PolicyFileError(f"{source}: a folder, expected a policy file")
     if not S_ISREG(status.st_mode):
         raise PolicyFileError(f"{source}: not a regular file")

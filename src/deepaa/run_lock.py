@@ -83,6 +83,12 @@ def lock_folder(folder: Path) -> FolderLock:
     raise RunError(f"{folder}: {LOCK} comes and goes: other processes are opening this run")
 
 
+def is_in_use(folder: Path) -> bool:
+    """Whether a process may be working in a run folder; only looks."""
+    holder = _holder(folder / LOCK)
+    return holder is not None and _may_be_alive(holder, locks_work=False)
+
+
 def _open(path: Path) -> int:
     try:
         with suppress(FileExistsError):

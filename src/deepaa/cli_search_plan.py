@@ -1,0 +1,143 @@
+"""One search as the command asked for it: data, run folder, progress, result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from deepaa import cli_progress
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from deepaa.pipeline import PolicySearch
+    from deepaa.run_settings import Settings
+    from deepaa.sources import LabelledImages
+    from deepaa.tensorboard_log import TensorBoardLog
+
+
+class Plan:
+    """One search as it was asked for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        source: dict[str, Any],
+        out: Path,
+        device: torch.device,
+        checkpoint_seconds: float,
+        is_resumed: bool,
+    ) -> None:
+        """Nothing happens before `run`."""
+        self.settings, self.source, self.out, self.device = settings, source, out, device
+        self.checkpoint_seconds, self.is_resumed = checkpoint_seconds, is_resumed
+        self.verify_epochs = 0
+        self.tensorboard = False
+
+    def run(self, *, download: bool, dry_run: bool) -> None:
+        """Search, or only say what would be done."""
+        from deepaa import distributed
+        from deepaa.own_model import load_model, state_hash
+        from deepaa.pipeline import PolicySearch, StopAskedError, open_run
+        from deepaa.signals import StopRequest
+
+        images = self._images("train", download)
+        self._hint(images)
+        work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
+        source = dict(self.source)
+        if source["weights"] is not None:
+            seed = self.settings.search.seed
+            work["model"] = load_model(source["model"], images, seed, source["weights"])
+            source["weights_sha256"] = state_hash(work["model"])
+        if dry_run:
+            cli_progress.foretell(PolicySearch(images, **work))
+            return
+        with StopRequest() as stop:
+
+            def is_asked() -> bool:
+                return stop.requested
+
+            try:
+                run = open_run(self.out, self.settings, images, source, resume=self.is_resumed)
+            except (ValueError, OSError):
+                if distributed.is_main():
+                    raise
+                raise typer.Exit(2) from None  # the main process says why
+            try:
+                work |= {"run": run, "stop": is_asked}
+                task = PolicySearch(images, checkpoint_seconds=self.checkpoint_seconds, **work)
+                cli_progress.follow(task, self._tensorboard())
+                if task.stopped:
+                    cli_progress.say(
+                        f"stopped and saved; go on with: deepaa search --resume {self.out}"
+                    )
+                    raise typer.Exit(stop.exit_code or 143)
+                cli_progress.conclude(task, self.out)
+                if self.verify_epochs:
+                    self._verify(task, is_asked)
+            except StopAskedError:
+                again = f"deepaa search --resume {self.out} --verify"
+                cli_progress.say(f"stopped; the policy is there, compare it with: {again}")
+                raise typer.Exit(stop.exit_code) from None
+            finally:
+                if run is not None:
+                    run.close()
+
+    def _tensorboard(self) -> TensorBoardLog | None:
+        from deepaa import distributed
+        from deepaa.tensorboard_log import FOLDER, TensorBoardLog
+
+        wanted = self.tensorboard and distributed.is_main()
+        return TensorBoardLog(self.out / FOLDER) if wanted else None
+
+    def _hint(self, images: LabelledImages) -> None:
+        """Large images with operations made for small ones are allowed, but seldom meant."""
+        from deepaa.pipeline import SMALL_SIDE
+
+        height, width = images.images.shape[-2:]
+        small = any(op.name == "crop" for op in self.settings.space.operations)
+        if small and max(height, width) > SMALL_SIDE:
+            cli_progress.say(
+                f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, "
+                "crop by 4); --preset imagenet is made for large images"
+            )
+
+    def _images(self, split: str, download: bool) -> LabelledImages:
+        from deepaa import distributed
+        from deepaa.sources import load_dataset
+
+        if download and not distributed.is_main():
+            distributed.barrier()  # one process fetches, the others find it
+        found = load_dataset(
+            self.source["data"],
+            split=split,
+            size=self.source["size"],
+            root=self.source["root"],
+            download=download,
+            on_bad_image=self.source["on_bad_image"],
+        )
+        if download and distributed.is_main():
+            distributed.barrier()
+        return found
+
+    def _verify(self, task: PolicySearch, stop: Callable[[], bool]) -> None:
+        from deepaa import distributed
+        from deepaa.verify import compare, fresh_model, trial_of
+
+        if not distributed.is_main():
+            return
+        try:
+            test = self._images("test", False)  # what is fetched has all parts
+        except ValueError:  # most folders have no test part
+            test = None
+
+        def make() -> nn.Module:
+            return fresh_model(task, self.source["model"])
+
+        trial = trial_of(task, test)
+        results = compare(task, trial, make, self.verify_epochs, stop)
+        cli_progress.show_comparison(results, trial, self.verify_epochs, self.out)

@@ -1,0 +1,282 @@
+"""Policies side by side, as tables of numbers. Nothing is drawn or printed here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.baselines import SPACES, SpaceName, default_policy
+from deepaa.compared import compared_policy, with_defaults
+from deepaa.gate import Check, policy_distance, reproduction_gate
+from deepaa.policy import Policy
+from deepaa.policy_file import PolicyFileError, load_policy, only_chains
+from deepaa.space import CIFAR, IMAGENET, Operation
+from deepaa.stages import Layers
+
+STRONGEST = 5
+LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
+"""Magnitudes are shown on this scale, as in Appendix E of the paper."""
+
+
+class Entry(NamedTuple):
+    """A policy that is compared."""
+
+    label: str
+    policy: Policy
+    """As its authors run it, with the default augmentation behind it if they do."""
+    defaults: tuple[str, ...]
+    """Names of the operations of that default augmentation; the last layers of `policy`."""
+
+    @property
+    def depth(self) -> int:
+        """Layers without the default augmentation."""
+        return self.policy.depth - len(self.defaults)
+
+    @property
+    def own(self) -> Policy:
+        """The policy without the default augmentation."""
+        return self.policy.first_layers(self.depth)
+
+
+class Bar(NamedTuple):
+    """How often an image meets an operation, summed over all layers."""
+
+    operation: str
+    levels: tuple[float, ...]
+    """By magnitude: one number for each of `LEVELS`."""
+    plain: float
+    """Without a magnitude."""
+    default: float
+    """By the default augmentation."""
+
+    @property
+    def total(self) -> float:
+        """The cumulative probability, which may be above 1."""
+        return math.fsum((*self.levels, self.plain, self.default))
+
+
+class PolicyBars(NamedTuple):
+    """The cumulative probabilities of a policy."""
+
+    label: str
+    layers: int
+    """Without the default augmentation."""
+    defaults: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    """The same operations in the same order for all policies."""
+
+
+class Range(NamedTuple):
+    """The magnitudes of an operation that are -5 and 5 on the common scale."""
+
+    operation: str
+    low: float
+    high: float
+
+
+class Pair(NamedTuple):
+    """How far two policies are apart: 0 for equal ones, 1 for no operation in common."""
+
+    first: str
+    second: str
+    uses: float
+    """By how often an image meets each operation in all, whatever the order of the layers."""
+    distance: float
+    """Layer by layer, without the default augmentation: the mean of `layers`."""
+    layers: tuple[float, ...]
+    """A layer that only the longer policy has is compared with identity."""
+
+
+class Gate(NamedTuple):
+    """What the published CIFAR policies have in common, checked for one policy."""
+
+    label: str
+    checks: tuple[Check, ...]
+
+
+class Comparison(NamedTuple):
+    """All that `deepaa compare` tells."""
+
+    policies: tuple[PolicyBars, ...]
+    ranges: tuple[Range, ...]
+    pairs: tuple[Pair, ...]
+    gates: tuple[Gate, ...]
+    """Of the policies of layers that run alone, if the space is that of CIFAR."""
+
+
+# Reading
+
+
+def load_entries(
+    sources: Sequence[str | Path],
+    operations: Sequence[Operation] = (),
+    *,
+    space: SpaceName = "cifar",
+    epoch: int = 0,
+) -> tuple[Entry, ...]:
+    """The policies of names and files, each as its authors run it.
+
+    Args:
+        operations: Your own operations that files name.
+        space: Which default augmentation, and which ranges where a name has them for both.
+        epoch: Which phase of a schedule to take.
+    """
+    if space not in SPACES:
+        raise ValueError(f"space should be {' or '.join(SPACES)}, got {space!r}")
+    labels = _labels([str(source) for source in sources])
+    entries = []
+    for label, source in zip(labels, sources, strict=True):
+        alone, whole = _both(source, operations, space)
+        added = tuple(op.name for op in default_policy(space).table.operations)
+        defaults = added if whole.depth > alone.depth else ()
+        entries.append(Entry(label, _at(whole, epoch), defaults))
+    return tuple(entries)
+
+
+def _both(
+    source: str | Path, operations: Sequence[Operation], space: SpaceName
+) -> tuple[Policy, Policy]:
+    """The policy without and with what its authors run behind it."""
+    try:
+        alone = compared_policy(source, defaults=False, space=space)
+    except PolicyFileError as error:
+        if "unknown operation" not in str(error) or not operations:
+            raise
+        alone = load_policy(source, operations)  # a file of this package
+        return alone, with_defaults(alone, space) if only_chains(alone) else alone
+    return alone, compared_policy(source, space=space)
+
+
+def _at(policy: Policy, epoch: int) -> Policy:
+    if len(policy.phases) == 1:
+        return policy
+    return Policy(policy.table, policy.phase(epoch).stages, info=policy.info)
+
+
+def _labels(sources: Sequence[str]) -> list[str]:
+    """File names without folders where that tells them apart; a repeated source is numbered."""
+    short = [_short(source) for source in sources]
+    names = [s if short.count(s) == 1 else source for s, source in zip(short, sources, strict=True)]
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: i + 1].count(name)})"
+        for i, name in enumerate(names)
+    ]
+
+
+def _short(source: str) -> str:
+    """`policy.json` for a path, `deepaa-simple:policy.json` for a name with a path behind it."""
+    name, colon, rest = source.rpartition(":")
+    return f"{name}{colon}{Path(rest).name or rest}"
+
+
+# Tables
+
+
+def comparison(entries: Sequence[Entry], *, space: SpaceName = "cifar") -> Comparison:
+    """Cumulative probabilities, distances, and the gate of the published policies."""
+    ranges = {item.operation: item for item in _ranges(entries)}
+    names = _operations(entries)
+    gated = entries if space == "cifar" else ()
+    return Comparison(
+        policies=tuple(_bars(entry, names, ranges) for entry in entries),
+        ranges=tuple(ranges[name] for name in names if name in ranges),
+        pairs=tuple(_pair(a, b) for a, b in combinations(entries, 2)),
+        gates=tuple(
+            Gate(entry.label, reproduction_gate(entry.policy)) for entry in gated if _fits(entry)
+        ),
+    )
+
+
+def _operations(entries: Iterable[Entry]) -> list[str]:
+    """The names that occur: in the order of the paper's spaces, then others, identity last."""
+    found: dict[str, float] = {}
+    for entry in entries:
+        for name, uses in entry.policy.expected_uses().items():
+            found[name] = found.get(name, 0.0) + uses
+    usual = [op.name for op in (*CIFAR.operations, *IMAGENET.operations)]
+    order = [name for name in dict.fromkeys((*usual, *found)) if found.get(name, 0.0) > 0]
+    return sorted(order, key=lambda name: name == "identity")
+
+
+def _ranges(entries: Iterable[Entry]) -> list[Range]:
+    """The widest range of each operation among the policies: a level is then one magnitude."""
+    ends: dict[str, tuple[float, float]] = {}
+    for entry in entries:
+        for op in entry.policy.table.operations:
+            if op.low is not None and op.high is not None:
+                low, high = ends.get(op.name, (op.low, op.high))
+                ends[op.name] = (min(low, op.low), max(high, op.high))
+    return [Range(name, low, high) for name, (low, high) in ends.items()]
+
+
+def level(magnitude: float, scale: Range) -> int:
+    """The magnitude on the scale of -5 to 5, rounded to a whole number away from 0."""
+    # a digit fewer, since 2.5 and -2.5 come out of sums that differ in their last bit
+    exact = round(2 * STRONGEST * (magnitude - scale.low) / (scale.high - scale.low), 9) - STRONGEST
+    return int(math.copysign(math.floor(round(abs(exact), 9) + 0.5), exact))
+
+
+def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range]) -> PolicyBars:
+    levels = {name: [0.0] * len(LEVELS) for name in names}
+    plain, default = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for name in entry.defaults:
+        default[name] += 1.0
+    own = entry.policy.row_probabilities()[: entry.depth].sum(0).tolist()
+    for row, uses in zip(entry.policy.table.rows, own, strict=True):
+        name = row.operation.name
+        if uses and row.magnitude is not None:
+            levels[name][level(row.magnitude, ranges[name]) + STRONGEST] += uses
+        elif uses:
+            plain[name] += uses
+    bars = (Bar(name, tuple(levels[name]), plain[name], default[name]) for name in names)
+    return PolicyBars(entry.label, entry.depth, entry.defaults, tuple(bars))
+
+
+def _pair(a: Entry, b: Entry) -> Pair:
+    distance = policy_distance(a.own, b.own)
+    uses = use_distance(a.policy, b.policy)
+    return Pair(a.label, b.label, uses, distance, layer_distances(a.own, b.own))
+
+
+def use_distance(a: Policy, b: Policy) -> float:
+    """The difference of the expected uses of operations other than identity, over their sum."""
+    first, second = a.expected_uses(), b.expected_uses()
+    names = (first.keys() | second.keys()) - {"identity"}
+    pairs = [(first.get(name, 0.0), second.get(name, 0.0)) for name in sorted(names)]
+    total = math.fsum(x + y for x, y in pairs)
+    return math.fsum(abs(x - y) for x, y in pairs) / total if total else 0.0
+
+
+def layer_distances(a: Policy, b: Policy) -> tuple[float, ...]:
+    """Total variation of the operations of each layer; their mean is `policy_distance`."""
+    names = sorted({op.name for p in (a, b) for op in p.table.operations} | {"identity"})
+    depth = max(a.depth, b.depth)
+    gaps = _shares(a, names, depth) - _shares(b, names, depth)
+    return tuple((gaps.abs().sum(1) / 2).tolist())
+
+
+def _shares(policy: Policy, names: Sequence[str], depth: int) -> Tensor:
+    shares = torch.zeros(depth, len(names), dtype=torch.float64)
+    shares[policy.depth :, names.index("identity")] = 1
+    for column, operation in zip(
+        policy.operation_probabilities().T, policy.table.operations, strict=True
+    ):
+        shares[: policy.depth, names.index(operation.name)] += column
+    return shares
+
+
+def _fits(entry: Entry) -> bool:
+    """Whether the gate can be asked: layers that run alone, with an identity among their rows."""
+    stages = entry.policy.phases[0].stages
+    return (
+        not entry.defaults
+        and entry.policy.depth > 0
+        and entry.policy.table.identity is not None
+        and all(isinstance(stage, Layers) for stage in stages)
+    )

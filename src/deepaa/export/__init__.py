@@ -1,0 +1,78 @@
+"""A policy as a pipeline of another library: `export_policy`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from deepaa.export import albumentations, kornia, torchvision
+from deepaa.export.shared import LEAST, Kept, kept_rows
+from deepaa.policy import Policy
+from deepaa.run_files import write_file
+
+__all__ = ["LEAST", "TARGETS", "Exported", "export_policy", "pipeline_source"]
+
+TARGETS = ("albumentations", "kornia", "torchvision")
+FILES = (".json", ".yaml", ".yml")
+"""Endings of albumentations' own files."""
+
+
+class Exported(NamedTuple):
+    """What was written."""
+
+    layers: int
+    rows: int
+    """Transformations over all layers."""
+    left_out: int
+    """Transformations of at most `LEAST` that are missing."""
+    lost: float
+    """The largest probability that a layer lost by that."""
+
+
+def export_policy(
+    policy: Policy, path: str | Path, target: str, *, name: str = "policy", size: int | None = None
+) -> Exported:
+    """Write `policy` as a pipeline of another library; the file does not import this package.
+
+    Args:
+        path: A `.py` file; for albumentations also its own `.json` or `.yaml`.
+        target: One of `TARGETS`.
+        name: What the file calls the policy.
+        size: Side of the images in pixels. albumentations needs it for resized_crop, and with it
+            moves images by the right whole pixels.
+    """
+    path, ending = Path(path), Path(path).suffix.lower()
+    _check_target(target)
+    endings = (".py", *FILES) if target == "albumentations" else (".py",)
+    if ending not in endings:
+        raise ValueError(f"{path}: {target} pipelines are written as {', '.join(endings)}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, expected the path of a file")
+    kept = kept_rows(policy, name)
+    if ending == ".py":
+        write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
+    else:
+        albumentations.save(kept, path, size)
+    return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost)
+
+
+def pipeline_source(
+    policy: Policy, target: str, *, name: str = "policy", size: int | None = None
+) -> str:
+    """The Python text of the pipeline."""
+    _check_target(target)
+    return _source(kept_rows(policy, name), target, "pipeline", size)
+
+
+def _check_target(target: str) -> None:
+    if target not in TARGETS:
+        raise ValueError(f"no export to {target!r}; choose from {', '.join(TARGETS)}")
+
+
+def _source(kept: Kept, target: str, module: str, size: int | None) -> str:
+    module = module if module.isidentifier() else "pipeline"
+    if target == "albumentations":
+        return albumentations.source(kept, module, size)
+    return {"kornia": kornia.source, "torchvision": torchvision.source}[target](kept, module)

@@ -1,0 +1,293 @@
+"""Runs, policies and trainings as tables, by equality with numbers computed by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from deepaa.policy import Chains, Layers, Policy
+from deepaa.report.chains import (
+    LikelyChain,
+    TransformationUse,
+    likely_chains,
+    top_transformations,
+)
+from deepaa.report.run_tables import (
+    FAMILIES,
+    AccuracyRow,
+    CostRow,
+    DepthAccuracy,
+    DepthRow,
+    LayerSentence,
+    MagnitudeTable,
+    OperationRow,
+    OperationTable,
+    StepCurve,
+    accuracy_by_depth,
+    accuracy_row,
+    cost_table,
+    depth_table,
+    magnitude_tables,
+    operation_table,
+    sentences,
+    step_curves,
+    stop_text,
+)
+from deepaa.report.subject import Subject
+from deepaa.results import SeedResult, t_quantile
+from deepaa.space import CIFAR, IMAGENET, Operation, Table, Transformation
+
+IDENTITY, INVERT, FLIP = Operation("identity"), Operation("invert"), Operation("flip")
+ROTATE = Operation("rotate", -30.0, 30.0, neutral=0.0)
+ROWS = Table([(INVERT, None), (ROTATE, 15.0), (ROTATE, -30.0), (IDENTITY, None)])
+TWO = Policy(ROWS, Layers(torch.tensor([[0.5, 0.375, 0.125, 0.0], [0.0, 0.0, 0.25, 0.75]])))
+
+# Policies
+
+
+def test_operations_by_family() -> None:
+    assert operation_table(TWO, in_work=2) == OperationTable(
+        (
+            OperationRow("identity", "nothing", (0.0, 0.75)),
+            OperationRow("rotate", "geometry", (0.5, 0.25)),
+            OperationRow("invert", "colour", (0.5, 0.0)),
+        ),
+        layers=2,
+        in_work=2,
+    )
+
+
+def test_every_built_in_operation_has_a_family_and_others_are_own() -> None:
+    known = [name for names in FAMILIES.values() for name in names]
+    assert len(known) == len(set(known))
+    assert {op.name for op in (*CIFAR.operations, *IMAGENET.operations)} == set(known)
+    own = Operation("fade", pil=lambda image, magnitude, uniforms: image)
+    policy = Policy(Table([(own, None), (IDENTITY, None)]), torch.tensor([[0.5, 0.5]]))
+    assert [row.family for row in operation_table(policy).rows] == ["nothing", "own"]
+
+
+def test_magnitudes_within_an_operation() -> None:
+    assert magnitude_tables(TWO) == (
+        MagnitudeTable(
+            "rotate", "geometry", (-30.0, 15.0), 0.0, (0.5, 0.25), ((0.25, 0.75), (1.0, 0.0))
+        ),
+    )
+    rare = Policy(ROWS, Layers(torch.tensor([[0.9995, 0.0005, 0.0, 0.0], [0.5, 0.0, 0.5, 0.0]])))
+    (table,) = magnitude_tables(rare)
+    assert table.shares == ((), (1.0, 0.0))  # the first layer hardly rotates
+    assert magnitude_tables(Policy.always(FLIP)) == ()
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ([0.0, 0.0, 0.0, 1.0], "almost always leaves the image as it is (100 %)"),
+        ([0.45, 0.0, 0.0, 0.55], "mostly leaves the image as it is (55 %), else invert (45 %)"),
+        ([0.2, 0.0, 0.0, 0.8], "mostly leaves the image as it is (80 %), else invert (20 %)"),
+        ([0.999, 0.001, 0.0, 0.0], "almost always invert (> 99 %)"),
+        ([0.6, 0.3, 0.0, 0.1], "mostly invert (60 %), else rotate (30 %) or identity (10 %)"),
+        (
+            [0.4, 0.15, 0.15, 0.3],
+            "a mix; most often invert (40 %), rotate (30 %) and identity (30 %)",
+        ),
+    ],
+)
+def test_a_layer_in_words(shares: list[float], text: str) -> None:
+    policy = Policy(ROWS, torch.tensor([shares], dtype=torch.float64))
+    assert sentences(policy) == [LayerSentence("Layer 1", text)]
+
+
+def test_layers_that_are_alike_share_a_sentence() -> None:
+    text = "any of 18 operations, all equally often (6 %)"
+    assert sentences(Policy.trivial(CIFAR, 6)) == [LayerSentence("Layers 1 to 6", text)]
+    first, second = sentences(TWO, in_work=2)
+    assert (first.layers, second.layers) == ("Layer 1", "Layer 2")
+    assert second.text.endswith("(still in work)")
+    assert not first.text.endswith("(still in work)")
+
+
+def test_likely_chains_of_layers() -> None:
+    # invert or rotate, then rotate (1/4) or nothing (3/4)
+    assert likely_chains(TWO) == (
+        LikelyChain(("invert",), 0.375),
+        LikelyChain(("rotate",), 0.375),
+        LikelyChain(("invert", "rotate"), 0.125),
+        LikelyChain(("rotate", "rotate"), 0.125),
+    )
+    assert len(likely_chains(TWO, top=1)) == 1
+
+
+def test_likely_chains_of_sub_policies() -> None:
+    chains = Chains(
+        torch.tensor([0.5, 0.5], dtype=torch.float64),
+        torch.tensor([[0, 1], [0, 2]]),
+        torch.tensor([[1.0, 0.5], [1.0, 0.25]], dtype=torch.float64),
+    )
+    assert likely_chains(Policy(ROWS, chains)) == (
+        LikelyChain(("invert",), 0.625),
+        LikelyChain(("invert", "rotate"), 0.375),
+    )
+
+
+def test_shares_of_chains_are_those_that_are_drawn() -> None:
+    table = Table([(IDENTITY, None), (FLIP, None), (INVERT, None)])
+    policy = Policy(table, torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3], [0.3, 0.3, 0.4]]))
+    draws = policy.sample(40_000, torch.Generator().manual_seed(0)).choice.tolist()
+    names = [row.operation.name for row in table.rows]
+    met = [tuple(names[i] for i in row if names[i] != "identity") for row in draws]
+    everything = likely_chains(policy, top=1000)
+    assert sum(chain.probability for chain in everything) == pytest.approx(1)
+    for operations, p in everything:
+        sigma = (p * (1 - p) / len(met)) ** 0.5
+        assert abs(met.count(operations) / len(met) - p) < 5 * sigma
+
+
+def test_top_transformations_are_the_commonest_of_each_operation() -> None:
+    assert top_transformations(TWO) == (
+        TransformationUse(1, Transformation("rotate", 15.0), 0.375),  # as often as -30, and first
+        TransformationUse(0, Transformation("invert", None), 0.5),
+    )
+
+
+# Searches
+
+
+def step(layer: int, number: int, **more: Any) -> dict[str, Any]:
+    values = {"similarity": 0.1 * number, "identity": 0.5, "perplexity": 3.0, "top": []}
+    cost = {"passes": 100 * layer + number, "skipped": 0, "seconds": 0.5}
+    return {"kind": "step", "layer": layer, "step": number, **values, **cost, **more}
+
+
+def layer(number: int, **more: Any) -> dict[str, Any]:
+    means = {"improvement_mean": 0.1, "improvement_std": 0.2, "deepta_mean": 0.3, "deepta_std": 0.4}
+    verdict = {"kept": True, "reason": "asked for", "gain": 0.05, "gain_error": 0.01}
+    cost = {"passes": 100 * number + 50, "seconds": 2.0}
+    return {"kind": "layer", "layer": number, **verdict, **means, **cost, **more}
+
+
+EPOCH = {"kind": "epoch", "epoch": 0, "loss": 1.0, "accuracy": 0.5, "lr": 0.1}
+EPOCH |= {"seconds": 4.0, "images": 1000}
+RECORDS = (EPOCH, step(1, 1), step(1, 2), layer(1), step(2, 1))
+
+
+def test_steps() -> None:
+    repeated = (*RECORDS, step(2, 1, similarity=0.7))
+    assert step_curves(repeated) == (
+        StepCurve(1, (1, 2), (0.1, 0.2), (0.5, 0.5), (3.0, 3.0)),
+        StepCurve(2, (1,), (0.7,), (0.5,), (3.0,)),
+    )
+    assert step_curves([EPOCH]) == ()
+
+
+def test_depth() -> None:
+    assert depth_table(RECORDS) == (DepthRow(1, True, "asked for", 0.1, 0.2, 0.3, 0.4),)
+
+
+def test_costs() -> None:
+    assert cost_table(RECORDS) == (
+        CostRow("pre-training", 1, 1000, 4.0),
+        CostRow("layer 1", 2, 150, 3.0),
+        CostRow("layer 2", 1, 51, 0.5),
+        CostRow("all", 0, 1201, 7.5),
+    )
+    assert cost_table([]) == ()
+
+
+@pytest.mark.parametrize(
+    ("status", "search", "records", "text"),
+    [
+        ("running", {"steps": 9}, RECORDS, "running: layer 2, step 1 of at most 9."),
+        ("running", {}, (EPOCH,), "running: pre-training, 1 epoch done."),
+        ("stopped", {"steps": 9}, RECORDS, "Go on with: deepaa search --resume here"),
+        ("finished", {"layers": 1}, RECORDS, "after the one layer that was asked for."),
+        (
+            "finished",
+            {"layers": None},
+            (layer(1), layer(2, kept=False, reason="identity has 0.95 of the layer")),
+            "because layer 2 was dropped: identity has 0.95 of the layer.",
+        ),
+        ("finished", {"layers": None}, (layer(6),), "its limit of 6 layers"),
+        ("finished", {}, (), "its history is missing"),
+    ],
+)
+def test_why_the_search_stopped(status: Any, search: Any, records: Any, text: str) -> None:
+    subject = Subject("here", status, None, config={"search": search}, records=records)
+    assert text in stop_text(subject)
+
+
+# Trainings
+
+
+def result(seed: int, accuracy: float) -> SeedResult:
+    return SeedResult(seed, accuracy, 0.5, 10, 60.0, 1e4, 1, "cpu", "2.15.0")
+
+
+def facts(name: str | None, layers: int, **more: Any) -> dict[str, Any]:
+    policy = {"name": name, "layers": layers, "defaults": None, "first_layers": None, **more}
+    return {"policy": policy, "model": "small", "images": {"data": "cifar10"}}
+
+
+def test_a_training() -> None:
+    seeds = [result(0, 0.9), result(1, 0.92)]
+    half = t_quantile(0.95, 1) * 0.01  # the deviation of two values 0.02 apart, over root 2
+    row = AccuracyRow(
+        "run/policy.json", 5, "cifar10", "small", 10, 2, pytest.approx(0.91), pytest.approx(half)
+    )
+    assert accuracy_row(seeds, facts("/home/me/run/policy.json", 5)) == row
+    assert accuracy_row(seeds[:1], facts(None, 0)).half_width is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "method"),
+    [
+        ({"name": None}, "none"),
+        ({"name": "deepta:4"}, "deepta:4"),
+        ({"name": "/a/b/found.json", "first_layers": 2}, "found.json, first 2"),
+        ({"name": "randaugment:n=3,m=5", "defaults": "off"}, "randaugment:n=3,m=5, defaults off"),
+    ],
+)
+def test_names_of_methods(policy: dict[str, Any], method: str) -> None:
+    assert accuracy_row([result(0, 0.5)], {"policy": policy}).method == method
+
+
+def test_accuracy_by_depth_needs_two_depths_in_one_setting() -> None:
+    one, two = [result(0, 0.8)], [result(0, 0.9)]
+    other = {**facts("autoaugment", 2), "model": "large"}
+    found = accuracy_by_depth(
+        [
+            (two, facts("run/policy.json", 2, first_layers=2)),
+            (one, facts("run/policy.json", 1, first_layers=1)),
+            (one, facts("deepta:1", 1)),
+            (one, facts("deepta:3", 3)),
+            (one, facts("autoaugment", 1)),
+            (one, other),
+        ]
+    )
+    assert [(series.method, [row.layers for row in series.points]) for series in found] == [
+        ("run/policy.json", [1, 2]),
+        ("deepta", [1, 3]),
+    ]
+    assert isinstance(found[0], DepthAccuracy)
+
+
+def test_methods_of_several_settings_say_which() -> None:
+    one = [result(0, 0.8)]
+    rows = [(one, {**facts("deepta", n), "model": model}) for n in (1, 2) for model in ("a", "b")]
+    assert [s.method for s in accuracy_by_depth(rows)] == [
+        "deepta, cifar10, a",
+        "deepta, cifar10, b",
+    ]
+
+
+def test_the_tables_read_what_a_search_writes() -> None:
+    from deepaa.search import LayerRecord, StepRecord
+
+    written = {"kind": "step", **StepRecord(1, 1, 0.5, 0.9, 2.0, [], 10, 0, 0.1)._asdict()}
+    ended = LayerRecord(1, True, "asked for", 0.1, 0.01, 0.1, 0.2, 0.3, 0.4, 20, 0.2)
+    records = [json.loads(json.dumps(r)) for r in (written, {"kind": "layer", **ended._asdict()})]
+    assert step_curves(records) == (StepCurve(1, (1,), (0.5,), (0.9,), (2.0,)),)
+    assert depth_table(records) == (DepthRow(1, True, "asked for", 0.1, 0.2, 0.3, 0.4),)
+    assert cost_table(records)[-1] == CostRow("all", 0, 20, pytest.approx(0.3))
