@@ -1,4 +1,4 @@
-"""Augment whole batches on the device that trains: load, augment, normalise, feed a model.
+"""Augment whole batches on the device that trains: augment, normalise, feed a model.
 
 Usage: python examples/02_gpu_batches.py [POLICY]
 
@@ -11,45 +11,26 @@ import sys
 import time
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from deepaa import DeepAutoAugment
 from deepaa.data import load_embedded
-
-
-class Normalise(nn.Module):
-    """Bytes to numbers around 0. As the model's first layer it cannot be forgotten."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        """uint8 (N, 3, H, W) as float32."""
-        mean = torch.tensor([125.3, 123.0, 113.9], device=images.device).view(3, 1, 1)
-        std = torch.tensor([51.6, 50.8, 51.3], device=images.device).view(3, 1, 1)
-        return (images.float() - mean) / std
+from deepaa.models import build_model
 
 
 def main(policy: str) -> None:
-    """Train a small network for a few steps."""
+    """Train a small network for a few epochs."""
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     data = load_embedded()
     images, labels = data.train_images.to(device), data.train_labels.to(device)
 
     augment = DeepAutoAugment(policy, seed=0)
-    model = nn.Sequential(
-        Normalise(),
-        nn.Conv2d(3, 32, 4, stride=4),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(2),
-        nn.Flatten(),
-        nn.Linear(256, 10),
-    ).to(device)
+    # takes bytes: it normalises in its first layer, where it cannot be forgotten
+    model = build_model("small", 10).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
-    for epoch in range(4):
+    for epoch in range(2):
         augment.set_epoch(epoch)  # other draws in each epoch
         start = time.perf_counter()
         total = 0.0

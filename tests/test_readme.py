@@ -1,41 +1,57 @@
-"""What the README promises: its files exist and its Python runs."""
+"""What the README promises: it is short, its commands are there, its numbers were measured."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
-import torch
+from pages import ROOT, commands
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks/README.md"]
+README = ROOT / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        if not target.startswith("http"):
-            assert (page.parent / target).exists(), target
+def section(title: str) -> str:
+    (found,) = re.findall(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.S | re.M)
+    return found
 
 
-def test_the_own_operation_of_the_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    (code,) = (block for block in blocks if "def fade" in block)
-    images = torch.randint(0, 256, (40, 3, 16, 16), dtype=torch.uint8)
-    names = {"images": images}
-    exec(code, names)
-    assert names["images"].shape == images.shape
-    assert "fade" in {op.name for op in names["policy"].table.operations}
-    assert not torch.equal(names["images"], images)
+def test_it_is_short_and_begins_with_what_it_is() -> None:
+    assert TEXT.count("\n") < 120
+    first = TEXT.split("\n\n")[1]
+    assert first.count(". ") + first.endswith(".") == 2  # sentences
+    assert "![" in TEXT.split("## ")[0]
 
 
-def test_the_commands_of_the_readme_exist() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert "make demo" in text
-    assert "make test" in text
-    from deepaa.cli import app
+def test_it_names_the_two_commands_and_those_that_exist() -> None:
+    words = [words for _, words in commands(README)]
+    assert ["make", "demo"] in words
+    assert ["make", "test"] in words
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands}
-    known |= {group.name for group in app.registered_groups}
-    assert set(re.findall(r"^deepaa (\w+)", text, re.M)) <= known
+
+def test_its_sections() -> None:
+    titles = re.findall(r"^## (.+)$", TEXT, re.M)
+    assert titles[0] == "Two commands"
+    assert {"Results", "Beside other tools", "When not to use it"} <= set(titles)
+    assert "Accuracies are not measured yet" in section("Results")
+
+
+def values(text: str) -> set[str]:
+    """The numbers of two digits or more, in units, to three digits."""
+    found = re.findall(r"(\d[\d,]*\d(?:\.\d+)?|\d+\.\d+)(\**\s+million)?", text)
+    numbers = (float(n.replace(",", "")) * (1e6 if million else 1) for n, million in found)
+    return {f"{number:.3g}" for number in numbers}
+
+
+def test_its_results_are_those_of_the_pages() -> None:
+    """They stand, rounded, in the pages that say how they were measured."""
+    pages = ("docs/search-cost.md", "docs/benchmarks.md")
+    measured = values("\n".join((ROOT / page).read_text() for page in pages))
+    rows = [row.split("|") for row in section("Results").split("\n") if row.startswith("|")]
+    rows = [row for row in rows if "139" not in row[2]]  # of 139: tests/test_ops.py
+    assert values("\n".join(row[2] for row in rows)) >= {"161", "262", "4.7e+07", "5.65e+05"}
+    for row in rows:
+        assert values(row[2]) | values(row[3].split(":")[0]) <= measured, row
+
+
+def test_operations_of_ones_own_are_shown_somewhere() -> None:
+    assert "batched=" in (ROOT / "examples/04_own_operation.py").read_text()

@@ -1,6 +1,6 @@
 """The same augmented images for any number of DataLoader workers, and after a restart.
 
-Usage: python examples/03_reproducible_workers.py
+Usage: python examples/08_reproducible_workers.py
 
 `AugmentedDataset` tells the transform which sample it is working on. With a seed, the draw then
 depends on (seed, epoch, index) and on nothing else.
