@@ -36,7 +36,7 @@ LAYERS = [
     ["export.shared"],
     ["export.albumentations", "export.kornia", "export.torchvision"],
     ["export", "compare"],
-    ["signals", "distributed", "search_config", "pairs", "results"],
+    ["signals", "distributed", "search_config", "search_records", "pairs", "results"],
     ["run_history", "run_lock", "train_config", "agreement"],
     ["checkpoint", "evaluation", "train_batches", "train_step"],
     ["transforms", "doctor", "report.tables", "report.preview", "rewards", "train"],

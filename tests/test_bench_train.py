@@ -6,8 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepaa.bench.train import main_train, train_tables
+from deepaa.bench.train import _Amount, _config, main_train, set_up, train_tables, train_time
 from deepaa.cli import run
+from deepaa.compared import compared_policy
+from deepaa.sources import load_dataset
+from deepaa.train import train_together
+from deepaa.train_config import TrainConfig
+from deepaa.train_step import RecordedStep
 
 TINY = {"models": ["small"], "batches": [8], "policy": "crop-flip", "steps": 2, "epochs": 2}
 
@@ -49,10 +54,57 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "crop-flip (2 layers)" in out
 
 
+def test_the_device_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    for device in ("tpuu", "cuda:x"):
+        assert run(["bench", "train", "--model", "small", "--device", device]) == 2
+        error = capsys.readouterr().err
+        assert error == f"error: --device should be cpu, cuda or auto, got {device!r}\n"
+
+
+def test_networks_that_fail_are_no_measurement() -> None:
+    broken = TrainConfig(batch=8, lr=1e30, clip=0.0)
+    amount = _Amount("plain", 2, 4, 1)
+    policy = compared_policy("none")
+    with pytest.raises(FloatingPointError, match="epoch 0"):
+        train_time("small", load_dataset(), policy, broken, torch.device("cpu"), amount)
+
+
+def test_networks_share_their_images() -> None:
+    config, cpu = TrainConfig(batch=8), torch.device("cpu")
+    trainings = set_up(
+        "small", load_dataset(), compared_policy("none"), config, cpu, _Amount("plain", 3, 4, 1)
+    )
+    assert len({training.batches.images.data_ptr() for training in trainings}) == 1
+    assert [len(training.batches.images) for training in trainings] == [32] * 3
+    first = [next(training.model.parameters()).detach() for training in trainings]
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize(
+    ("way", "graph", "compiled"),
+    [("plain", False, False), ("recorded", True, False), ("compiled", True, True)],
+)
+def test_ways_are_settings(way: str, graph: bool, compiled: bool) -> None:
+    config = _config(16, way, "bfloat16", torch.device("cuda"))
+    assert (config.graph, config.compile) == (graph, compiled)
+    assert (config.batch, config.precision, config.channels_last) == (16, "bfloat16", True)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", ["plain", "recorded", "compiled"])
 def test_every_way_runs_on_cuda(way: str) -> None:
+    """A way that is asked for is the one that is timed: recorded steps replay a graph."""
+    cuda = torch.device("cuda")
+    config = _config(8, way, "bfloat16", cuda)
+    amount = _Amount(way, 2, 4, 1)
+    trainings = set_up("small", load_dataset(), compared_policy("none"), config, cuda, amount)
+    next(train_together(trainings))
+    for training in trainings:
+        step = training._step
+        assert isinstance(step, RecordedStep) == (way != "plain")
+        if isinstance(step, RecordedStep):
+            assert step._graph is not None
+            assert (step.step._network is not training.model) == (way == "compiled")
     report = main_train(**TINY, ways=[way], parallel=[1, 2], device="cuda")
-    assert [t.parallel for t in report.times] == [1, 2]
+    assert [(t.way, t.parallel, t.images) for t in report.times] == [(way, 1, 16), (way, 2, 32)]
     assert all(t.memory is not None and t.memory > 0 for t in report.times)
-    assert torch.cuda.is_available()

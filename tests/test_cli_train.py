@@ -38,6 +38,9 @@ TINY = (
     *("--data", "blobs.npz", "--model", "small", "--epochs", "2", "--batch", "32"),
     *("--device", "cpu"),
 )
+FAREWELL = (
+    "stopped; whole epochs are saved, one in work is lost; go on with: deepaa train --resume run\n"
+)
 LONG = (*TINY, "--epochs", "100000", "--policy", "crop-flip")
 
 
@@ -185,7 +188,13 @@ def test_names_stay_names_where_a_folder_is_called_so(command: Any, folder: Path
     (folder / "cifar10").mkdir()
     code, _, err = command("--data", "cifar10", "--policy", "none", "--root", "nowhere")
     assert code == 2
-    assert "CIFAR10: not found under nowhere" in err
+    assert f"CIFAR10: not found under {folder / 'nowhere'}" in err
+    (folder / "deepta").write_text("not a policy")
+    (folder / "randaugment:n=1,m=3").write_text("not a policy")
+    for name in ("deepta", "randaugment:n=1,m=3"):
+        code, _, err = command(*TINY, "--policy", name, "--out", f"run-{name[:2]}")
+        assert code == 0, err
+        assert read_results(f"run-{name[:2]}")[1]["policy"]["name"] == name
 
 
 def test_defaults_can_be_switched(command: Any) -> None:
@@ -201,8 +210,12 @@ def test_defaults_can_be_switched(command: Any) -> None:
 def test_workers_and_parallel_change_no_result(command: Any) -> None:
     policy = ("--policy", "crop-flip-cutout", "--seeds", 3)
     for name, more in (("plain", []), ("workers", ["--workers", 2]), ("three", ["--parallel", 3])):
-        code, _, err = command(*TINY, *policy, *more, "--out", name)
+        code, out, err = command(*TINY, *policy, *more, "--out", name)
         assert code == 0, err
+        # a rate in the table is one network's, one beside the progress is that of all
+        heads = {"three": ["images/s", "each"]}
+        assert out.splitlines()[0].split()[5:] == heads.get(name, ["images/s"])
+        assert ("images/s of 3 networks" in err) == (name == "three")
     assert results("plain") == results("workers") == results("three")
 
 
@@ -237,7 +250,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
     code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
     assert (code, out) == (2, "")
-    assert "warmup_epochs should be in 0..3, got 5" in err
+    assert "the recipe's warm-up of 5 epochs leaves nothing of 3; add --warmup" in err
     code, out, _ = command(*data, "--policy", "none", *more, "--warmup", "1", "--dry-run")
     assert code == 0
     assert "network  small" in out
@@ -263,8 +276,9 @@ def test_images_can_be_read_from_disk_in_every_epoch(command: Any, folder: Path)
     found, content = read_results("run")
     assert len(found) == 2
     assert content["images"]["train_images"] == 64
-    assert content["images"]["crop"] == "random"
-    assert json.loads(Path("run/config.json").read_text())["settings"]["source"]["levels"] is None
+    assert content["images"]["crop"] == "centre"  # small images are cropped by the policy
+    levels = json.loads(Path("run/config.json").read_text())["settings"]["source"]["levels"]
+    assert [len(part) for part in levels] == [3, 3]
     code, _, err = command("--resume", "run", "--workers", 0)
     assert code == 0, err
     code, _, err = command(*stream, *training, "--parallel", 2, "--out", "run2")
@@ -317,7 +331,23 @@ class Scale(nn.Module):
         (["--policy", "none", "--defaults", "yes"], "--defaults should be on or off, got 'yes'"),
         (["--policy", "none", "--precision", "int8"], "precision should be float32 or bfloat16"),
         (["--policy", "none", "--set", "clap=1"], "--set takes NAME=VALUE with a name of epochs"),
-        (["--policy", "none", "--set", "schedule=step"], "needs --set milestones=[EPOCH,...]"),
+        (["--policy", "none", "--set", "seed=5"], "seeds are given with --seed or --seeds, not"),
+        (["--policy", "none", "--set", "epochs=5"], "epochs is given twice: with --epochs and wit"),
+        (
+            ["--policy", "none", "--set", "schedule=cosine", "--set", "milestones=[1]"],
+            "milestones [1.0] belong to the step schedule, not to 'cosine'",
+        ),
+        (["--policy", "none", "--set", "milestones=[1,2,9]"], "milestones 2, 9 never come in 2 ep"),
+        (["--policy", "none", "--set", 'milestones=["a"]'], "milestones should be a list of num"),
+        (["--policy", "none", "--set", "graph=true"], "graph: a step cannot be recorded where the"),
+        (["--policy", "none", "--seed", str(2**70)], "--seed should be in 0..9223372036854775807"),
+        (["--policy", "none", "--first-layers", "9"], "--first-layers 9: none has 1 layer"),
+        (["--policy", "none", "--operations", "mine_train:nil"], "operations mine_train:nil: Attr"),
+        (
+            ["--policy", "none", "--policy", "none"],
+            "two policies would be trained in a folder none",
+        ),
+        (["--policy", "none", "--device", "cuda:x"], "--device should be cpu, cuda or auto"),
         (["--policy", "none", "--model", "vit_b_16"], "cannot take images of shape (3, 16, 16)"),
         (["--policy", "none", "--model", "mine_train:wide"], "has 7 outputs, but blobs has 4 cl"),
         (["--policy", "none", "--device", "tpuu"], "--device should be cpu, cuda or auto"),
@@ -345,6 +375,7 @@ def test_bad_input_is_one_line(
     assert err.count("\n") == 1, err
     assert err.startswith("error: ")
     assert message in err
+    assert not (folder / "run").exists(), "nothing is made before all is checked"
 
 
 def test_labels_that_do_not_fit(command: Any) -> None:
@@ -381,13 +412,21 @@ def test_a_run_keeps_its_settings(command: Any) -> None:
 
 
 def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> None:
-    code, out, err = command(
-        *TINY, "--policy", "none", "--lr", "1e30", "--set", "clip=0", "--out", "run"
-    )
-    assert (code, out) == (2, "")
+    broken = (*TINY, "--policy", "none", "--lr", "1e30", "--set", "clip=0", "--out", "run")
+    code, out, err = command(*broken)
+    assert (code, out.split()) == (2, ["0", "failed", "in", "epoch", "1"])
     (line,) = err.splitlines()
     pattern = r"error: seed 0, epoch 0, step \d: loss \S+, gradient norm \S+; lower lr \(1e\+30\)"
     assert re.match(pattern, line), line
+    assert line.endswith("; no epoch ended")
+    # the folder is not blocked
+    code, out, err = command("--resume", "run")
+    assert (code, out.split()[:2], err) == (0, ["0", "failed"], "")
+    code, _, err = command(*broken, "--seeds", 2)
+    assert code == 2
+    assert "seed 1 failed, the others go on" in err
+    assert "error: 2 seeds failed, the first: seed 1, epoch 0" in err
+    assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0, 1, 2]
 
 
 def test_a_policy_file_may_go_once_the_run_has_it(command: Any, folder: Path) -> None:
@@ -397,6 +436,123 @@ def test_a_policy_file_may_go_once_the_run_has_it(command: Any, folder: Path) ->
     code, _, err = command("--resume", "run", "--seeds", 1)
     assert code == 0, err
     assert len(results("run")) == 2
+
+
+def test_a_run_killed_before_it_knew_its_seeds_goes_on(command: Any, folder: Path) -> None:
+    policy = ("--policy", "crop-flip", "--out", "run")
+    assert command(*TINY, *policy)[0] == 0
+    for path in (folder / "run").iterdir():
+        if path.name not in ("config.json", "provenance.json"):
+            path.unlink()
+    code, _, err = command("--resume", "run")
+    assert code == 0, err
+    assert [seed for seed, *_ in results("run")] == [0]
+
+
+def test_runs_and_their_images_may_move(command: Any, folder: Path) -> None:
+    pictures(folder / "tree/train", 64, 1)
+    pictures(folder / "tree/val", 20, 2)
+    options = ("--data", "tree", "--policy", "crop-flip", *TINY[2:])
+    assert command(*options, "--out", "run")[0] == 0
+    (folder / "tree").rename(folder / "other")
+    (folder / "run").rename(folder / "moved")
+    code, _, err = command("--resume", "moved", "--seeds", 1)
+    assert code == 2
+    assert "tree" in err
+    code, _, err = command("--resume", "moved", "--seeds", 1, "--data", "other")
+    assert code == 0, err
+    code, _, err = command("--resume", "moved", "--seeds", 1)  # it remembers the new place
+    assert code == 0, err
+    assert [seed for seed, *_ in results("moved")] == [0, 1, 2]
+    code, _, err = command("--data", "other", *options[2:], "--out", "moved")
+    assert code == 0, err
+    pictures(folder / "third/train", 64, 3)
+    pictures(folder / "third/val", 20, 2)
+    code, _, err = command("--resume", "moved", "--seeds", 1, "--data", "third")
+    assert code == 2
+    assert "holds a run with other settings" in err
+    assert "images.fingerprint" in err
+    assert len(results("moved")) == 4
+
+
+OPERATION = """
+from deepaa import Operation
+from PIL import ImageOps
+
+def turn_over(image, magnitude, uniforms):
+    return ImageOps.flip(image)
+
+OPERATIONS = [Operation("turn_over", pil=turn_over)]
+"""
+
+
+def test_policies_with_own_operations_are_trained(command: Any, folder: Path) -> None:
+    from deepaa import Policy
+    from deepaa.own_operations import import_operations
+    from deepaa.policy_file import save_policy
+
+    (folder / "own_ops.py").write_text(OPERATION)
+    own = import_operations(["own_ops:OPERATIONS"])
+    save_policy(Policy.always(*own), folder / "own.json")
+    options = (*TINY, "--policy", "own.json", "--out", "run")
+    code, _, err = command(*options)
+    assert code == 2
+    assert "unknown operation" in err
+    code, _, err = command(*options, "--operations", "own_ops:OPERATIONS")
+    assert code == 0, err
+    (folder / "own.json").unlink()
+    code, _, err = command("--resume", "run", "--seeds", 1)
+    assert code == 0, err
+    assert read_results("run")[1]["policy"]["layers"] == 1
+    plain = (*TINY, "--policy", "none", "--out", "plain")
+    assert command(*plain)[0] == 0
+    assert results("plain")[0] != results("run")[0]
+
+
+# Several policies
+
+
+def test_several_policies_get_a_folder_each_and_one_table(command: Any, folder: Path) -> None:
+    assert cli.run(["convert", "crop-flip-cutout", "mine.json"]) == 0
+    several = ("--policy", "none", "--policy", "randaugment:n=1,m=3", "--policy", "mine.json")
+    code, out, err = command(*TINY, *several, "--seeds", 2, "--parallel", 6, "--out", "all")
+    assert code == 0, err
+    folders = ["none", "randaugment-n=1,m=3", "mine"]
+    assert sorted(p.name for p in (folder / "all").iterdir() if p.is_dir()) == sorted(folders)
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("policy"))
+    assert lines[head].split() == ["policy", "seeds", "accuracy", "in", "%", "each", "seed"]
+    for name, line in zip(folders, lines[head + 1 :], strict=False):
+        values = [f"{100 * accuracy:.2f}" for _, accuracy, _ in results(f"all/{name}")]
+        assert line.split()[:2] == [name, "2"]
+        assert line.split()[-2:] == values
+        assert {r.parallel for r in read_results(f"all/{name}")[0]} == {6}
+    assert "of 6 networks" in err
+    assert "mine: seed 1 done" in err
+    for policy, name in zip(("none", "randaugment:n=1,m=3", "mine.json"), folders, strict=True):
+        assert command(*TINY, "--policy", policy, "--seeds", 2, "--out", f"alone-{name}")[0] == 0
+        assert results(f"alone-{name}") == results(f"all/{name}")
+    code, out, err = command("--resume", "all", "--seeds", 1)
+    assert code == 0, err
+    assert [len(results(f"all/{name}")) for name in folders] == [3, 3, 3]
+    code, _, err = command(*TINY, *several[:4], "--seed", 2, "--out", "all")
+    assert code == 2
+    assert "seed 2 would be trained twice" in err
+    code, out, err = command(*TINY, *several[:4], "--dry-run", "--out", "all")
+    assert (code, out.count("network  ")) == (0, 2), err
+    code, _, err = command(*TINY, *several, "--out", "all/none")
+    assert code == 2
+    assert "holds a run of one policy" in err
+
+
+def test_recipes_are_listed(command: Any) -> None:
+    from deepaa.recipes import RECIPES
+
+    code, out, _ = command("--list-recipes")
+    assert code == 0
+    for name, recipe in RECIPES.items():
+        assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs} epochs", out, re.M)
+        assert recipe.command() in out
 
 
 # Stopping
@@ -416,7 +572,7 @@ def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int) -> None
     _, errors = process.communicate(timeout=60)
     assert time.monotonic() - began < 30  # a hang, not a slow machine
     assert process.returncode == code
-    assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
+    assert errors.endswith(FAREWELL)
     before = read_history(folder / "run")
     again = start("--resume", "run")
     wait_for_epochs(folder / "run", len(before) + 1)
@@ -431,6 +587,21 @@ def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int) -> None
     assert "seeds 0, 1 not finished; go on with: deepaa train --resume" in errors
 
 
+def test_a_stop_before_an_epoch_ended_does_not_claim_to_have_saved(folder: Path) -> None:
+    process = start(*LONG, "--batch", "1", "--copies", "200", "--out", "run")
+    deadline = time.monotonic() + 60
+    while not (folder / "run/results.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert read_history(folder / "run") == []
+    assert errors == (
+        "stopped before an epoch ended: only the settings are saved; begin with: deepaa train "
+        "--resume run\n"
+    )
+
+
 @pytest.mark.slow
 def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
     """The terminal signals the whole group: the command and its workers."""
@@ -441,7 +612,7 @@ def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert time.monotonic() - began < 30  # a hang, not a slow machine
     assert process.returncode == 130, errors
-    assert errors.endswith("stopped and saved; go on with: deepaa train --resume run\n")
+    assert errors.endswith(FAREWELL)
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         try:
@@ -505,6 +676,62 @@ def test_two_processes_share_every_batch(folder: Path) -> None:
     assert json.loads((folder / "two/seeds.json").read_text()) == {"asked": [0, 1]}
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--policy", "crop-flipp"],
+        ["--policy", "none", "--device", "tpuu"],
+        ["--policy", "none", "--seed", "1", "--seed", "1"],
+        ["--policy", "none", "--set", "graph=true"],
+    ],
+)
+def test_two_processes_say_what_is_wrong_once(folder: Path, arguments: list[str]) -> None:
+    processes = start_two(*TINY, *arguments, "--out", "run")
+    shown = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], shown
+    assert shown[0][1].count("error: ") == 1
+    assert shown[1][1] == ""
+
+
+FAILING = """
+import sys
+from deepaa import cli, distributed
+from deepaa.training_data import InMemory
+import deepaa.training_plan as plan
+
+real = plan.train_and_test
+
+def fail(*arguments, **options):
+    raise OSError("the disk is gone")
+
+def read(*arguments, **options):
+    return fail() if distributed.is_main() else real(*arguments, **options)
+
+if {where!r} == "test":
+    InMemory.test = fail
+else:
+    plan.train_and_test = read
+sys.exit(cli.run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "more"), [("test", []), ("download", ["--download"]), ("reading", [])]
+)
+def test_an_error_of_the_main_process_ends_both_at_once(
+    folder: Path, where: str, more: list[str]
+) -> None:
+    """The other would wait ten minutes for it."""
+    arguments = (*TINY, "--policy", "none", "--out", "run", *more)
+    began = time.monotonic()
+    processes = start_two(*arguments, program=["-c", FAILING.format(where=where)])
+    shown = [process.communicate(timeout=90) for process in processes]
+    assert time.monotonic() - began < 60
+    assert [process.returncode for process in processes] == [2, 2], shown
+    assert shown[0][1].endswith("error: the disk is gone\n")
+    assert "error" not in shown[1][1]
+
+
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
 def test_the_threads_of_an_exchange_end_before_python_does(folder: Path) -> None:
     """One that met the end of Python aborted about every thirtieth process."""
@@ -526,8 +753,8 @@ def test_the_signal_of_one_process_stops_both_and_they_go_on(folder: Path) -> No
     processes[1].send_signal(signal.SIGTERM)
     shown = [process.communicate(timeout=30) for process in processes]
     assert [process.returncode for process in processes] == [143, 143], shown
-    assert "stopped and saved" in shown[0][1]
-    assert "stopped and saved" not in shown[1][1]
+    assert shown[0][1].endswith(FAREWELL)
+    assert "stopped" not in shown[1][1]
     before = read_history(folder / "run")
     processes = start_two("--resume", "run")
     wait_for_epochs(folder / "run", len(before) + 1)

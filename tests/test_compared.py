@@ -47,6 +47,25 @@ from deepaa.transforms import DeepAutoAugment
 IMAGES = load_embedded().train_images[:64]
 SIGNED = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 ENHANCE = ("color", "contrast", "brightness", "sharpness")
+FAST_AUTOAUGMENT: dict[str, tuple[float, float] | None] = {
+    "shear_x": (-0.3, 0.3),
+    "shear_y": (-0.3, 0.3),
+    "translate_x": (-0.45, 0.45),
+    "translate_y": (-0.45, 0.45),
+    "rotate": (-30.0, 30.0),
+    "auto_contrast": None,
+    "invert": None,
+    "equalize": None,
+    "solarize": (0.0, 256.0),
+    "posterize": (4.0, 8.0),
+    "contrast": (0.1, 1.9),
+    "color": (0.1, 1.9),
+    "brightness": (0.1, 1.9),
+    "sharpness": (0.1, 1.9),
+    "cutout": (0.0, 0.2),
+}
+"""Operations and ranges of kakaobrain/fast-autoaugment, `augmentations.py`, as published; DADA and
+UniformAugment took them over."""
 
 
 def our_name(name: str) -> str:
@@ -371,24 +390,23 @@ def test_uniformaugment_frequencies() -> None:
     for layer in policy.operation_probabilities().tolist():
         shares = {op.name: p for op, p in zip(policy.table.operations, layer, strict=True)}
         assert shares.pop("identity") == pytest.approx(0.5)
-        assert len(shares) == 15
-        assert shares == pytest.approx(dict.fromkeys(shares, 0.5 / 15))
+        assert shares == pytest.approx(dict.fromkeys(FAST_AUTOAUGMENT, 0.5 / 15))
 
 
 def test_uniformaugment_values() -> None:
     policy = uniform_augment()
     layer = policy.row_probabilities()[0].tolist()
-    ranges = {op.name: (op.low, op.high) for op in CIFAR.operations} | {"cutout": (0.0, 0.2)}
     values: dict[str, list[float]] = {}
     for (operation, magnitude), p in zip(policy.table.rows, layer, strict=True):
         if magnitude is not None:
             values.setdefault(operation.name, []).append(magnitude)
             assert p == pytest.approx(1 / 30 / {"posterize": 4, "solarize": 256}.get(
                 operation.name, UNIFORM_LEVELS))  # fmt: skip
+    assert values.keys() == {name for name, limits in FAST_AUTOAUGMENT.items() if limits}
     for name, grid in values.items():
-        low, high = ranges[name]
-        assert low is not None
-        assert high is not None
+        limits = FAST_AUTOAUGMENT[name]
+        assert limits is not None
+        low, high = limits
         if name in ("posterize", "solarize"):
             continue
         # the nearest level is at most half a step from any value of the range
@@ -553,14 +571,13 @@ def original_sub_policy(
     listed: list[list[list[Any]]], generator: random.Random
 ) -> tuple[Step, ...]:
     """Fast AutoAugment's procedure: a sub-policy, gates in order, mirrored signs."""
-    ranges = {op.name: (op.low, op.high) for op in CIFAR.operations} | {"cutout": (0.0, 0.2)}
     applied = []
     for name, probability, level in generator.choice(listed):
         ours = our_name(name)
         if generator.random() > probability:
             continue
-        low, high = ranges[ours]
-        value = None if low is None or high is None else level * (high - low) + low
+        limits = FAST_AUTOAUGMENT[ours]
+        value = None if limits is None else level * (limits[1] - limits[0]) + limits[0]
         if ours in SIGNED and generator.random() > 0.5:
             value = -value  # type: ignore[operator]
         applied.append(step(ours, value))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
+import shutil
 import signal
 from pathlib import Path
 
@@ -12,11 +12,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as vision
 
 import deepaa.decoding
+import deepaa.scan
+from deepaa import cli
+from deepaa.compared import compared_policy
 from deepaa.decoding import centred
 from deepaa.folder import list_images
 from deepaa.image_files import DEFAULT_READING, Decoded, read_image
@@ -25,8 +29,10 @@ from deepaa.models import build_model
 from deepaa.ops import apply_batch
 from deepaa.ops.boxes import fallback_box, resized_crop_boxes, shape_grids
 from deepaa.policy import Policy
+from deepaa.results import read_results
+from deepaa.runs import read_history
 from deepaa.scan import BadImagesError
-from deepaa.space import CIFAR, IMAGENET, Operation
+from deepaa.space import CIFAR
 from deepaa.streaming import StreamedBatches, StreamedImages, crop_for, evaluate_streamed
 from deepaa.train import Training, evaluate
 from deepaa.train_config import TrainConfig
@@ -237,10 +243,39 @@ def test_what_workers_get_can_be_sent_to_them(folder):
     assert [again.path(i) for i in range(41)] == list(list_images(folder, "train").files)
 
 
-def test_fingerprint_follows_names_and_labels(folder, tmp_path):
-    first = streamed(folder).fingerprint
-    assert first == streamed(folder, crop="centre").fingerprint
-    assert first != streamed(folder, train=False).fingerprint
+def test_fingerprint_follows_names_lengths_and_labels(folder, tmp_path):
+    tree = shutil.copytree(folder, tmp_path / "tree")
+    seen = [streamed(folder).fingerprint]
+    for options in ({}, {"crop": "centre"}, {"seed": 9}, {"scan": False}):
+        assert streamed(tree, **options).fingerprint == seen[0]  # wherever and however it is read
+    seen.append(streamed(tree, train=False).fingerprint)
+    file = tree / "train" / "dog" / "000.png"
+    content = file.read_bytes()
+    for change in (
+        lambda: file.rename(file.with_name("x.png")),
+        lambda: file.with_name("x.png").rename(tree / "train" / "cat" / "x.png"),
+        lambda: (tree / "train" / "cat" / "x.png").write_bytes(content + b"\0"),
+        lambda: (tree / "train" / "cat" / "x.png").unlink(),
+    ):
+        change()
+        seen.append(streamed(tree).fingerprint)
+    assert len(set(seen)) == 6
+    (tree / "train" / "cat").rename(tree / "train" / "elk")  # other names, and labels change places
+    (tree / "val" / "cat").rename(tree / "val" / "elk")
+    assert streamed(tree).fingerprint not in seen
+
+
+def test_a_sample_depends_on_the_files_alone(folder):
+    reference = v2.Compose([v2.Resize(27, BICUBIC), v2.CenterCrop(SIZE), v2.PILToTensor()])
+    pictures = [reference(picture) for picture in decoded(folder, "train")]
+    first = streamed(folder).sample(20)
+    assert first.shape == (20, 3, SIZE, SIZE)
+    for options in ({"crop": "centre"}, {"crop": "larger"}, {"seed": 6}, {"workers": 2}):
+        assert torch.equal(streamed(folder, **options).sample(20), first)
+    found = [[torch.equal(image, each) for each in pictures].index(True) for image in first]
+    assert len(set(found)) == 20
+    assert found != sorted(found)  # not the first class alone
+    assert len(streamed(folder).sample(1000)) == 41
 
 
 # Bad files
@@ -287,6 +322,11 @@ def test_without_a_scan_a_bad_file_stops_the_epoch(damaged, workers):
     stream.close()
 
 
+def test_without_a_scan_a_bad_file_stops_a_sample(damaged):
+    with pytest.raises(BadImagesError, match=r"1 of 300 files is bad.*b/007\.png"):
+        streamed(damaged, scan=False).sample(300)
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_stops_the_epoch_with_a_reason(damaged):
     (damaged / "train" / "b" / "007.png").unlink()
@@ -302,8 +342,9 @@ def test_a_worker_that_is_killed_stops_the_epoch_with_a_reason(damaged):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"crop": "middle"}, "crop should be 'random' or 'centre', got 'middle'"),
-        ({"on_bad_image": "skip", "scan": False}, "'skip' with scan=True"),
+        ({"crop": "middle"}, "crop should be one of 'random', 'centre', 'larger', got"),
+        ({"on_bad_image": "skip", "scan": False}, "on_bad_image='skip' needs a scan"),
+        ({"on_bad_image": "hide"}, "on_bad_image should be 'stop' or 'skip', got 'hide'"),
         ({"workers": -1}, "workers should be 0 or more, got -1"),
     ],
 )
@@ -328,11 +369,63 @@ def test_folders_that_are_none_are_refused(tmp_path, folder):
 # Training
 
 
-def test_crops_are_left_to_policies_that_have_them():
-    assert crop_for(None) == "random"
-    assert crop_for(Policy.always(Operation("flip"))) == "random"
-    assert crop_for(Policy.trivial(CIFAR, 2)) == "random"
-    assert crop_for(Policy.trivial(IMAGENET, 2)) == "centre"
+def epoch_of(folder: Path, policy: Policy | None, **options: object) -> tuple[Tensor, Tensor]:
+    """The images of an epoch as the network gets them, and as they were decoded."""
+    stream = streamed(folder, seed=3, **{"crop": crop_for(policy), **options})
+    config = TrainConfig(epochs=1, batch=41, seed=3)
+    ((images, _),) = StreamedBatches(stream, policy, config).epoch(2)
+    return images, all_of(stream, 2, batch=41)[0]
+
+
+def test_the_default_crop_is_a_box_of_the_whole_picture(folder):
+    """Inception's preprocessing: only the flip is left to the device."""
+    for name in ("crop-flip", "trivialaugment-wide", "autoaugment"):
+        policy = compared_policy(name, space="imagenet")
+        images, boxes = epoch_of(folder, policy)
+        assert torch.equal(boxes, all_of(streamed(folder, seed=3), 2, batch=41)[0])
+        changed = [i for i in range(41) if not torch.equal(images[i], boxes[i])]
+        flipped = [i for i in range(41) if torch.equal(images[i], boxes[i].flip(-1))]
+        if name == "crop-flip":
+            assert changed == flipped
+        assert len(changed) >= 8
+        assert 2 <= len(flipped) <= 33
+
+
+@pytest.mark.parametrize("policy", [None, compared_policy("none", space="imagenet")])
+def test_without_augmentation_nothing_is_random(folder, policy):
+    images, decoded_ones = epoch_of(folder, policy)
+    assert torch.equal(images, decoded_ones)
+    stream = streamed(folder, seed=3, crop=crop_for(policy))
+    again = [all_of(stream, epoch, batch=41) for epoch in (2, 5)]
+    first, second = (part[0][part[2].argsort()] for part in again)
+    assert torch.equal(first, second)
+
+
+def test_crops_of_a_policy_find_more_pixels_than_the_network_sees(folder):
+    policy = compared_policy("deepta", space="imagenet", first_layers=2)
+    images, larger = epoch_of(folder, policy)
+    assert larger.shape == (41, 3, 27, 27)
+    assert images.shape == (41, 3, SIZE, SIZE)
+    stream = streamed(folder, seed=3, crop="larger")
+    assert (stream.size, stream.side) == (SIZE, 27)
+    rows = all_of(stream, 2, batch=41)[2]
+    pictures = decoded(folder, "train")
+    for got, row in zip(larger, rows.tolist(), strict=True):
+        assert torch.equal(got, vision.pil_to_tensor(centred(pictures[row], 27, 27)))
+    draw = policy.draw(sample_keys(3, 2, rows), 2)
+    changed = apply_batch(larger, draw, policy.table)
+    boxes = 0
+    for i, line in enumerate(draw.choice.tolist()):
+        box = any(policy.table.rows[row].operation.name == "resized_crop" for row in line)
+        whole = vision.to_pil_image(changed[i])
+        middle = vision.center_crop(whole, [SIZE, SIZE])
+        want = whole.resize((SIZE, SIZE), Image.Resampling.BICUBIC) if box else middle
+        assert torch.equal(images[i], vision.pil_to_tensor(want))
+        boxes += box
+    assert 0 < boxes < 41
+    # no policy at all: the middle, which is what a test sees
+    images, _ = epoch_of(folder, None, crop="larger")
+    assert torch.equal(images, vision.center_crop(larger, [SIZE, SIZE]))
 
 
 @pytest.mark.parametrize("copies", [1, 2])
@@ -368,39 +461,69 @@ def test_evaluation_from_disk_equals_evaluation_from_memory(folder):
     assert model.training
 
 
+def test_evaluation_looks_at_the_model_once(folder):
+    seen = []
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return x.flatten(1)[:, :2].float() + self.weight
+
+    found = evaluate_streamed(Counted(), streamed(folder, train=False), batch=4)
+    assert found.count == 10
+    assert seen == [1, 4, 4, 2]
+
+    class Narrow(Counted):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, :1]
+
+    with pytest.raises(ValueError, match=r"labels should be in 0\.\.0"):
+        evaluate_streamed(Narrow(), streamed(folder, train=False))
+
+
 def test_batches_refuse_what_cannot_be_trained(folder):
     with pytest.raises(ValueError, match="for evaluation"):
         StreamedBatches(streamed(folder, train=False), None, TrainConfig())
 
 
-def test_photos_train_a_network_from_decoding_to_steps(shared):
+def test_photos_train_a_network_from_decoding_to_results(shared, tmp_path, monkeypatch, capfd):
+    """`deepaa train` on real photos: scan, workers, policy, epochs, test, results, resume."""
     folder = shared / "data" / "clothing"
     if not folder.is_dir():
         pytest.skip("no clothing photos beside the repository")
-    size, steps = 64, 6
-    stream = StreamedImages(folder, size, train=True, workers=2, seed=1, scan=False)
-    assert len(stream.class_names) == 10
-    policy = Policy.trivial(CIFAR, 1).then(Policy.always(Operation("flip")))
+    files = {part: len(list_images(folder, part).files) for part in ("train", "test")}
+    run = tmp_path / "run"
+    command = ["train", "--data", folder, "--stream", "--size", 72, "--workers", 2]
+    command += ["--policy", "trivialaugment-wide", "--model", "small", "--epochs", 2]
+    command += ["--batch", 32, "--lr", 0.05, "--warmup", 1, "--device", "cpu", "--out", run]
+    assert cli.run([str(word) for word in command]) == 0, capfd.readouterr().err
+    (result,), content = read_results(run)
+    images = content["images"]
+    assert (images["train_images"], images["test_images"]) == (files["train"], files["test"])
+    assert (images["classes"], images["crop"], images["shape"]) == (10, "random", [3, 72, 72])
+    epochs = [record for record in read_history(run) if record["kind"] == "epoch"]
+    assert [record["epoch"] for record in epochs] == [0, 1]
+    assert all(record["images"] >= files["train"] - 16 for record in epochs)
+    assert epochs[1]["loss"] < epochs[0]["loss"] < 2.6  # ln 10 is 2.3
+    # the weights that were saved give the result that was written
+    state = {
+        name.removeprefix("0.model."): tensor
+        for name, tensor in load_file(run / "state.safetensors").items()
+        if name.startswith("0.model.")
+    }
     model = build_model("small", 10)
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    losses, brightness = [], []
-    for images, labels, rows in itertools.islice(stream.batches(0, 32), steps):
-        assert images.shape == (32, 3, size, size)
-        draw = policy.draw(sample_keys(1, 0, rows))
-        augmented = apply_batch(images, draw, policy.table)
-        assert not torch.equal(augmented, images)
-        loss = nn.functional.cross_entropy(model(augmented), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        brightness.append(float(images.float().mean()))
-    stream.close()
-    assert len(losses) == steps
-    assert all(np.isfinite(losses))
-    assert 40 < np.mean(brightness) < 230  # photos, not black frames
-    assert all(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    model.load_state_dict(state)
+    test = StreamedImages(folder, 72, train=False, workers=0, scan=False)
+    found = evaluate_streamed(model, test)
+    assert (found.count, found.accuracy) == (files["test"], pytest.approx(result.accuracy))
+    assert found.loss == pytest.approx(result.loss, rel=1e-5)
+    # and the photos are known: nothing is decoded to look for bad ones
+    monkeypatch.setattr(deepaa.scan, "read_image", None)
+    assert cli.run(["train", "--resume", str(run)]) == 0, capfd.readouterr().err
 
 
 # CUDA

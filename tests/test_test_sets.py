@@ -9,6 +9,8 @@ import pytest
 import torch
 from blobs import blobs
 from PIL import Image
+from torchvision import datasets
+from torchvision.datasets.utils import verify_str_arg
 
 from deepaa.data import load_embedded
 from deepaa.sources import load_dataset
@@ -93,6 +95,44 @@ def test_test_images_of_another_folder_are_counted_by_class_name(tmp_path):
 def test_missing_data_sets_are_not_taken_for_ones_without_a_test_part(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=f"{name}: not found under"):
         train_and_test(name, root=tmp_path)
+
+
+class _Parts(datasets.VisionDataset):
+    """A data set class as torchvision has them, with some parts, one of which may be damaged."""
+
+    parts, damaged = ("train", "val"), ""
+
+    def __init__(self, root=None, split="train"):
+        super().__init__(root)
+        verify_str_arg(split, "split", self.parts)
+        self.split, self.classes = split, list("ab")
+
+    def __len__(self):
+        return {"train": 6, "val": 4, "test": 2}[self.split]
+
+    def __getitem__(self, index):
+        if self.split == self.damaged:
+            raise OSError("truncated")
+        return Image.new("RGB", (8, 8), (index, 0, 0)), index % 2
+
+
+def test_data_sets_with_a_name_may_call_their_test_part_val(monkeypatch, caplog):
+    monkeypatch.setattr(datasets, "Parts", _Parts, raising=False)
+    assert len(train_and_test("Parts").test.labels) == 4
+    monkeypatch.setattr(_Parts, "parts", ("train",))
+    found = train_and_test("torchvision:Parts", holdout=None)
+    assert found.how == "0.1 of the training images, held out"
+    assert "has no test part" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["test", "val"])
+def test_a_damaged_test_part_is_not_taken_for_none(monkeypatch, part):
+    """Training images would be held out instead, and another figure reported."""
+    monkeypatch.setattr(datasets, "Parts", _Parts, raising=False)
+    monkeypatch.setattr(_Parts, "parts", ("train", part))
+    monkeypatch.setattr(_Parts, "damaged", part)
+    with pytest.raises(ValueError, match=r"Parts\[0\] cannot be read: truncated"):
+        train_and_test("Parts")
 
 
 def test_bad_input(tmp_path):

@@ -22,7 +22,7 @@ from deepaa.ops import apply_batch
 from deepaa.policy import Policy
 from deepaa.policy_file import load_policy
 from deepaa.train import TrainConfig, Training
-from deepaa.train_batches import batch_sizes
+from deepaa.train_batches import batch_rows, batch_sizes
 
 DATA = load_embedded()
 SHORT = TrainConfig(epochs=3, batch=64)
@@ -60,6 +60,16 @@ def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 )
 def test_a_last_batch_has_at_least_half_the_images(count, batch, sizes):
     assert batch_sizes(count, batch) == sizes
+
+
+def test_rows_are_shared_by_neighbours():
+    images = torch.tensor([7, 3, 5])
+    whole = batch_rows(images, 2)
+    assert whole.tolist() == [7, 3, 5, 7 + 2**40, 3 + 2**40, 5 + 2**40]
+    for world in (1, 2, 4):
+        parts = [batch_rows(images, 2, rank, world) for rank in range(world)]
+        assert torch.equal(torch.cat(parts), whole)
+    assert batch_rows(images, 2, 1, 2).tolist() == whole[3:].tolist()
 
 
 # Batch augmentation

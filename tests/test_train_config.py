@@ -65,6 +65,9 @@ def test_single_settings_are_changed_by_name(change, field, value):
         ("clip=high", "clip should be float"),
         ("milestones=3", "milestones should be tuple"),
         ("nesterov=1", "nesterov should be bool"),
+        ("seed=5", "seeds are given with --seed or --seeds, not with --set seed=5"),
+        ('milestones=["a"]', "milestones should be a list of numbers, got"),
+        ("milestones=[1,true]", "milestones should be a list of numbers, got"),
     ],
 )
 def test_changes_without_meaning_are_refused(change, message):

@@ -199,6 +199,31 @@ def test_states_can_be_taken_and_loaded_between_the_rounds_of_several():
     assert all(same(a.state(), b.state()) for a, b in zip(whole, second, strict=True))
 
 
+class Exploding(nn.Module):
+    """Its loss is no number from the third step of training on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.steps = build_model("small", 10), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        return self.inner(x) * (float("nan") if self.steps > 6 else 1.0)
+
+
+def test_one_that_fails_leaves_the_others_alone():
+    alone = start()
+    list(alone)
+    together = [start(replace(SHORT, seed=1, epochs=4), Exploding()), start()]
+    rounds = list(train_together(together))
+    assert len(rounds) == 2, "the one that failed is not asked again"
+    assert rounds[0][0].epoch == 0
+    assert isinstance(rounds[1][0], FloatingPointError)
+    assert "seed 1, epoch 1, step 2: loss nan" in str(rounds[1][0])
+    assert rounds[1][1].epoch == 1
+    assert same(together[1].state(), alone.state())
+
+
 def test_nothing_to_train_together_is_no_round():
     assert list(train_together([])) == []
     assert list(train_together([start(replace(SHORT, epochs=0))])) == []
@@ -253,6 +278,33 @@ def test_recording_leaves_no_trace(compiled):
     assert same(run.state(), before)
     list(run)
     assert not same(run.state(), before)
+
+
+class Late(nn.Module):
+    """Fails in its second step, when the first is still at work on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.steps = build_model("small", 10), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        if self.steps == 2:
+            raise RuntimeError("on purpose")
+        if self.training:
+            torch.cuda._sleep(200_000_000)  # cycles: about a tenth of a second
+        return self.inner(x)
+
+
+@pytest.mark.gpu
+def test_a_warm_up_that_fails_leaves_no_trace():
+    run = start(SHORT, Late(), device="cuda")
+    before = run.state()
+    run.model.train()
+    with pytest.raises(RuntimeError, match="on purpose"):
+        run._step._record(run.batches.images[:64], run.batches.labels[:64])
+    torch.cuda.synchronize()
+    assert same(run.state(), before)
 
 
 @pytest.mark.gpu

@@ -21,25 +21,20 @@ import torch
 from blobs import Net, blobs
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import deepaa
 from deepaa.policy import Policy
 from deepaa.policy_file import load_policy
-from deepaa.results import read_results
+from deepaa.results import SeedFailure, SeedResult, read_results
 from deepaa.run_files import RunError
-from deepaa.runs import Run, read_history
+from deepaa.runs import Run, open_in_main, read_history
 from deepaa.sources import LabelledImages, fingerprint
 from deepaa.test_sets import TrainTest
 from deepaa.train import TrainConfig, Training, evaluate
 from deepaa.training_data import InMemory, new_model
-from deepaa.training_run import (
-    SeedEpoch,
-    TrainingRun,
-    agreed_seeds,
-    identity,
-    open_folder,
-    policy_hash,
-)
+from deepaa.training_folder import agreed_seeds, identity, policy_hash
+from deepaa.training_run import SeedEpoch, TrainingRun, train_side_by_side
 
 CONFIG = TrainConfig(epochs=3, batch=32, lr=0.05)
 POLICY = load_policy("crop-flip")
@@ -76,7 +71,7 @@ def task(
 
 
 def opened(folder: Path, config: TrainConfig = CONFIG) -> Run:
-    run = open_folder(folder, identity(POLICY, "net", config, MATERIAL, {}), resume=False)
+    run = open_in_main(folder, identity(POLICY, "net", config, MATERIAL, {}), resume=False)
     assert run is not None
     return run
 
@@ -124,8 +119,80 @@ def test_at_once_or_one_by_one_is_the_same(tmp_path: Path) -> None:
         work = task(None, [0, 1, 2], parallel=parallel)
         list(work)
         results.append([(r.seed, r.accuracy, r.loss) for r in sorted(work.results)])
-        assert {r.parallel for r in work.results} <= {1, parallel, 3}
+        together = {r.seed: r.parallel for r in work.results}
+        assert together == {1: {0: 1, 1: 1, 2: 1}, 2: {0: 2, 1: 2, 2: 1}}.get(
+            parallel, {0: 3, 1: 3, 2: 3}
+        )
     assert results[0] == results[1] == results[2]
+
+
+def test_runs_side_by_side_take_turns_and_end_as_if_alone(tmp_path: Path) -> None:
+    policies = {"crop": POLICY, "cutout": load_policy("crop-flip-cutout")}
+    alone = {}
+    for name, policy in policies.items():
+        work = TrainingRun(MATERIAL, network, policy, CONFIG, [0, 1])
+        list(work)
+        alone[name] = [(r.seed, r.accuracy, r.loss) for r in sorted(work.results)]
+    assert alone["crop"] != alone["cutout"]
+    for parallel in (1, 3):
+        runs = {
+            name: TrainingRun(MATERIAL, network, policy, CONFIG, [0, 1])
+            for name, policy in policies.items()
+        }
+        names = {id(run): name for name, run in runs.items()}
+        events = [
+            (names[id(run)], event.seed)
+            for run, event in train_side_by_side(list(runs.values()), parallel)
+            if isinstance(event, SeedResult)
+        ]
+        if parallel == 1:
+            assert events == [("crop", 0), ("cutout", 0), ("crop", 1), ("cutout", 1)]
+        else:
+            together = {(n, r.seed): r.parallel for n, run in runs.items() for r in run.results}
+            assert together == {
+                ("crop", 0): 3,
+                ("cutout", 0): 3,
+                ("crop", 1): 3,
+                ("cutout", 1): 1,
+            }
+        for name, run in runs.items():
+            assert [(r.seed, r.accuracy, r.loss) for r in sorted(run.results)] == alone[name]
+
+
+@pytest.mark.parametrize("calls", [3, 10, 22])
+def test_runs_side_by_side_stop_and_go_on(tmp_path: Path, calls: int) -> None:
+    """Folders may have been saved after different epochs."""
+    left = calls
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    def both(where: Path, **options: Any) -> list[TrainingRun]:
+        return [
+            task(opened(where / str(i), replace(CONFIG, epochs=2 + i)), [0], epochs, **options)
+            for i, epochs in enumerate((CONFIG, replace(CONFIG, epochs=4)))
+        ]
+
+    def closed(runs: list[TrainingRun]) -> None:
+        for each in runs:
+            assert each.run is not None
+            each.run.close()
+
+    straight = both(tmp_path / "straight")
+    list(train_side_by_side(straight, 2))
+    closed(straight)
+    parts = both(tmp_path / "parts", stop=stop, checkpoint_seconds=1000.0)
+    list(train_side_by_side(parts, 2))
+    assert all(each.stopped for each in parts)
+    closed(parts)
+    again = both(tmp_path / "parts")
+    list(train_side_by_side(again, 2))
+    closed(again)
+    for i in "01":
+        a, b = (lasting(tmp_path / name / i) for name in ("straight", "parts"))
+        assert a == b
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
@@ -163,9 +230,23 @@ def test_seeds_accumulate_and_never_repeat(tmp_path: Path) -> None:
     found, _ = read_results(folder)
     assert [result.seed for result in found] == [0, 1, 2, 5, 9, 20, 21, 22]
     with opened(folder) as run:
-        for given in ([5], [30, 30]):
-            with pytest.raises(RunError, match=r"seed \d+ would be trained twice; the run has 0"):
-                agreed_seeds(run, count=None, given=given, resume=False)
+        with pytest.raises(RunError, match="seed 5 would be trained twice; the run has 0"):
+            agreed_seeds(run, count=None, given=[5], resume=False)
+        with pytest.raises(ValueError, match="seed 30 would be trained twice: give it once"):
+            agreed_seeds(run, count=None, given=[30, 30], resume=False)
+        for seed in (-1, 2**63, 2**70):
+            with pytest.raises(ValueError, match=rf"--seed should be in 0\.\.\d+, got {seed}"):
+                agreed_seeds(run, count=None, given=[seed], resume=False)
+        assert agreed_seeds(run, count=1, given=[], resume=False, remember=False)[-1] == 23
+        assert agreed_seeds(run, count=None, given=[], resume=True)[-1] == 22
+
+
+def test_a_run_that_was_killed_before_it_knew_its_seeds_takes_one(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with opened(tmp_path) as run:
+        assert agreed_seeds(run, count=None, given=[], resume=True) == [0]
+    with opened(tmp_path) as run:
+        assert agreed_seeds(run, count=2, given=[], resume=True) == [0, 1, 2]
 
 
 def test_unfinished_seeds_come_first(tmp_path: Path) -> None:
@@ -187,11 +268,11 @@ def test_another_configuration_is_refused_naming_the_difference(tmp_path: Path) 
         opened(tmp_path / "run", replace(CONFIG, lr=0.1))
     other = identity(load_policy("crop-flip-cutout"), "net", CONFIG, MATERIAL, {})
     with pytest.raises(RunError, match="policy_sha256"):
-        open_folder(tmp_path / "run", other, resume=False)
+        open_in_main(tmp_path / "run", other, resume=False)
     images = InMemory(TrainTest(labelled(128, 7), labelled(60, 2), "other blobs"))
     config = identity(POLICY, "net", CONFIG, images, {})
     with pytest.raises(RunError, match=r"images\.fingerprint"):
-        open_folder(tmp_path / "run", config, resume=False)
+        open_in_main(tmp_path / "run", config, resume=False)
     # the seed of the settings says nothing
     opened(tmp_path / "run", replace(CONFIG, seed=5)).close()
 
@@ -265,31 +346,147 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_loss_that_is_no_number_keeps_the_last_good_state(tmp_path: Path) -> None:
-    class Breaking(Net):
-        steps = 0
+class Breaking(Net):
+    """After six steps, in its second epoch, the loss is no number."""
 
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            self.steps += self.training
-            out = super().forward(images)
-            return out * math.nan if self.steps > 6 else out  # four steps an epoch
+    steps = 0
 
-    def broken(seed: int) -> nn.Module:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            return Breaking()
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.steps += self.training
+        out = super().forward(images)
+        return out * math.nan if self.steps > 6 else out  # four steps an epoch
 
+
+def sometimes_broken(seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Breaking() if seed == 5 else Net()
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0.0, 1000.0])
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_seed_that_fails_is_listed_and_the_others_go_on(
+    tmp_path: Path, parallel: int, checkpoint_seconds: float
+) -> None:
+    def work(run: Run, seeds: list[int]) -> TrainingRun:
+        options: dict[str, Any] = {"parallel": parallel, "checkpoint_seconds": checkpoint_seconds}
+        return TrainingRun(MATERIAL, sometimes_broken, POLICY, CONFIG, seeds, run=run, **options)
+
+    alone = task(None, [1, 2])
+    list(alone)
     with opened(tmp_path) as run:
-        work = TrainingRun(
-            MATERIAL, broken, POLICY, CONFIG, [5], run=run, checkpoint_seconds=1000.0
-        )
-        with pytest.raises(FloatingPointError, match="seed 5, epoch 1, step 2: loss nan"):
-            list(work)
-        saved = run.latest()
-        assert saved is not None
-        assert int(saved.tensors["5.epoch"]) == 1
-        assert all(bool(t.isfinite().all()) for t in saved.tensors.values())
-        assert [r["kind"] for r in run.history()] == ["epoch"]
+        seeds = agreed_seeds(run, count=None, given=[1, 5, 2], resume=False)
+        events = list(work(run, seeds))
+        (failure,) = [event for event in events if isinstance(event, SeedFailure)]
+        assert (failure.seed, failure.epoch) == (5, 1)
+        assert failure.reason.startswith("seed 5, epoch 1, step 2: loss nan")
+        assert failure.reason.endswith("the epochs before it are in failed-5.safetensors")
+    found, content = read_results(tmp_path)
+    assert [(r.seed, r.accuracy, r.loss) for r in found] == [
+        (r.seed, r.accuracy, r.loss) for r in alone.results
+    ]
+    assert content["failed"] == [failure._asdict()]
+    assert content["accuracy"]["seeds"] == 2
+    # the state of its last whole epoch is that of a healthy training
+    state = load_file(tmp_path / "failed-5.safetensors")
+    config = replace(CONFIG, seed=5)
+    healthy = MATERIAL.training(network(5), POLICY, config, torch.device("cpu"))
+    healthy.train_epoch()
+    expected = healthy.state()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name]) for name in state)
+    # neither again nor in the way
+    with opened(tmp_path) as run:
+        again = work(run, agreed_seeds(run, count=None, given=[], resume=True))
+        assert (again.pending, list(again)) == ([], [])
+        assert again.failures == [failure]
+        seeds = agreed_seeds(run, count=1, given=[], resume=False)
+        assert seeds == [1, 5, 2, 6]
+        list(work(run, seeds))
+    assert [r.seed for r in read_results(tmp_path)[0]] == [1, 2, 6]
+
+
+def test_a_seed_that_fails_at_once_leaves_no_state(tmp_path: Path) -> None:
+    broken = replace(CONFIG, lr=1e30, clip=0.0)
+    with opened(tmp_path, broken) as run:
+        (failure,) = list(task(run, [0], broken))
+        assert isinstance(failure, SeedFailure)
+        assert failure.reason.endswith("no epoch ended")
+        assert not list(tmp_path.glob("failed-*"))
+    with opened(tmp_path, broken) as run:
+        assert task(run, [0], broken).failures == [failure]
+    assert read_results(tmp_path)[1]["accuracy"] is None
+
+
+# Copies
+
+
+class _Copies(TorchDispatchMode):
+    """Counts the tensors that are copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default):
+            self.sizes.append(args[0].numel())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("way", ["state", "snapshot"])
+def test_every_tensor_of_a_state_is_copied_once(way: str) -> None:
+    config = replace(CONFIG, channels_last=True)
+    training = MATERIAL.training(network(0), POLICY, config, torch.device("cpu"))
+    with _Copies() as copies:
+        state = getattr(training, way)()
+    assert len(copies.sizes) == len(state) - 1  # the epoch is no copy
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    training.train_epoch()
+    assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+def test_states_between_checkpoints_stay_where_the_network_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: Training) -> None:
+        raise AssertionError("moved to the CPU")
+
+    monkeypatch.setattr(Training, "state", refused)
+    with opened(tmp_path) as run:
+        list(task(run, [0], checkpoint_seconds=1000.0))
+
+
+@pytest.mark.gpu
+def test_kept_states_are_on_the_device(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        work = task(run, [0], device="cuda", checkpoint_seconds=1000.0)
+        next(iter(work))
+        assert work._unsaved is not None
+        kept = work._unsaved[1]
+        assert all(tensor.is_cuda for name, tensor in kept.items() if not name.endswith(".epoch"))
+
+
+def test_trainings_share_one_copy_of_the_images() -> None:
+    """On a device that holds no bytes; the CPU's images are never copied."""
+    material = InMemory(MATERIAL.data)
+    meta = torch.device("meta")
+    assert material.placed(meta)[0] is material.placed(meta)[0]
+    assert material.placed(meta)[0].device == meta
+    one, two = (material.training(network(s), POLICY, CONFIG, torch.device("cpu")) for s in (0, 1))
+    assert one.batches.images.data_ptr() == two.batches.images.data_ptr()  # type: ignore
+
+
+@pytest.mark.gpu
+def test_trainings_on_one_gpu_share_one_copy_of_the_images() -> None:
+    material = InMemory(MATERIAL.data)
+    cuda = torch.device("cuda")
+    one, two = (material.training(network(s), POLICY, CONFIG, cuda) for s in (0, 1))
+    assert one.batches.images.data_ptr() == two.batches.images.data_ptr()  # type: ignore
+    assert one.batches.images.is_cuda  # type: ignore
+
+
+# Files that a kill left out
 
 
 def test_results_that_a_kill_kept_from_the_file_are_written_next_time(tmp_path: Path) -> None:
@@ -324,9 +521,11 @@ def kill_again_and_again(out: Path, arguments: list[str], seed: int = 0) -> None
     killed: Counter[str] = Counter()
     by_hand = 0
     for number in range(300):
-        # a run that was killed before it knew its seeds begins again
-        resumes = (out / "seeds.json").exists()
+        # one that was killed before it knew its seeds has to be told how many
+        resumes = (out / "config.json").exists()
         rest = ["--checkpoint-seconds", "0"]
+        if resumes and not (out / "seeds.json").exists():
+            rest += ["--seeds", "3"]
         now = ["train", "--resume", str(out), *rest] if resumes else [*arguments, *rest]
         records = [json.loads(line) for line in lines(out)]
         phase = f"{sum(r['kind'] == 'seed' for r in records)} done" if records else "start"

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    import torch
+from deepaa.cli_policy import OwnOperations
 
-    from deepaa.runs import Run
-    from deepaa.signals import StopRequest
-    from deepaa.training_plan import Asked, Plan
+if TYPE_CHECKING:
+    from deepaa.cli_train_work import Order
 
 WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"parallel", "workers", "seeds", "seed"}
-"""Options that say nothing about what is trained."""
+WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", "scan"}
+"""Options that say nothing about what is trained; images may have moved."""
 _POLICY, _DATA, _TRAINING, _RUN = "The policy", "Data", "The training", "The run"
 _NOTHING: Any = []  # typer reads it, nobody writes to it
+
+
+def _list_recipes(wanted: bool) -> None:
+    if wanted:
+        from deepaa.cli_train_progress import list_recipes
+
+        list_recipes()
+        raise typer.Exit
 
 
 def train(
     context: typer.Context,
     policy: Annotated[
-        str | None,
+        list[str],
         typer.Option(
-            help="A name (see deepaa policies) or a file; none for no augmentation.",
+            help="A name (see deepaa policies) or a file; none for no augmentation. May be "
+            "repeated: each then gets a folder in --out.",
             rich_help_panel=_POLICY,
         ),
-    ] = None,
+    ] = _NOTHING,
     defaults: Annotated[
         str | None,
         typer.Option(
@@ -44,6 +51,7 @@ def train(
         int | None,
         typer.Option(min=1, help="Only so many layers of the policy.", rich_help_panel=_POLICY),
     ] = None,
+    operations: OwnOperations = _NOTHING,
     data: Annotated[
         str | None,
         typer.Option(
@@ -92,6 +100,15 @@ def train(
             help="What a damaged file does: stop the run, or skip the file.", rich_help_panel=_DATA
         ),
     ] = "stop",
+    scan: Annotated[
+        bool,
+        typer.Option(
+            "--scan/--no-scan",
+            help="With --stream, decode all files once before the first epoch of a run; otherwise "
+            "a damaged one stops the epoch that meets it.",
+            rich_help_panel=_DATA,
+        ),
+    ] = True,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -99,11 +116,23 @@ def train(
             rich_help_panel=_TRAINING,
         ),
     ] = None,
+    list_recipes: Annotated[
+        bool,
+        typer.Option(
+            "--list-recipes",
+            is_eager=True,
+            callback=_list_recipes,
+            help="Show the recipes with their commands, and exit.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = False,
     model: Annotated[
         str | None,
         typer.Option(
             help="The network: small, wrn-40-2, wrn-28-10, resnet50, torchvision:NAME, timm:NAME, "
-            "or MODULE:FUNCTION of your own, called with the number of classes.",
+            "or MODULE:FUNCTION of your own, called with the number of classes. Default: the "
+            "recipe's, or small on a CPU and wrn-40-2 on CUDA, or resnet18 for images over 64 "
+            "pixels.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -166,7 +195,11 @@ def train(
     ] = _NOTHING,
     parallel: Annotated[
         int,
-        typer.Option(min=1, help="Seeds trained at once on one device.", rich_help_panel=_RUN),
+        typer.Option(
+            min=1,
+            help="Networks trained at once on one device: seeds, and policies.",
+            rich_help_panel=_RUN,
+        ),
     ] = 1,
     workers: Annotated[
         int | None,
@@ -186,7 +219,9 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            help="Go on with the run in this folder; its settings are used.", rich_help_panel=_RUN
+            help="Go on with the run in this folder, or all of them in it; their settings are "
+            "used. Images that moved are found with --data, --test and --root.",
+            rich_help_panel=_RUN,
         ),
     ] = None,
     checkpoint_seconds: Annotated[
@@ -205,71 +240,83 @@ def train(
     """Train a network with a policy and test it, once per seed.
 
     The folder gets results.json: the accuracy of every seed on the test images after the last
-    epoch, their mean and its 95 % confidence interval. The same command again adds seeds.
+    epoch, their mean and its 95 % confidence interval. The same command again adds seeds. Several
+    policies get a folder each in --out, and one table at the end.
 
-    Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
-    torchrun --nproc-per-node 4 -m deepaa train ...
+    Ctrl-C or SIGTERM saves the whole epochs and leaves; --resume goes on, also after a power cut.
+    On several GPUs: torchrun --nproc-per-node 4 -m deepaa train ...
     """
     from deepaa import distributed
-    from deepaa.training_plan import Asked, stored
+    from deepaa.agreement import ElsewhereError, by_all
+    from deepaa.cli_train_work import Work
 
     _check_choices(device, on_bad_image, defaults)
-    if resume is not None:
-        _refuse_settings(context)
-        asked, out = stored(resume), resume
-    else:
-        if policy is None:
-            raise ValueError("--policy is needed: a name (see deepaa policies), a file, or none")
-        given: dict[str, Any] = {"epochs": epochs, "batch": batch, "lr": lr, "copies": copies}
-        given |= {"weight_decay": weight_decay, "warmup_epochs": warmup, "precision": precision}
-        given |= {"compile": compiled}
-        asked = Asked(
-            source={
-                "policy": _place(policy) if Path(policy).is_file() else policy,
-                "defaults": {None: None, "on": True, "off": False}[defaults],
-                "first_layers": first_layers,
-                "data": _place(data),
-                "test": _place(test),
-                "holdout": holdout,
-                "size": size,
-                "root": _place(root),
-                "stream": stream,
-                "on_bad_image": on_bad_image,
-            },
-            recipe=recipe,
-            model=model,
-            given={name: value for name, value in given.items() if value is not None},
-            changes=tuple(settings),
+    given: dict[str, Any] = {"epochs": epochs, "batch": batch, "lr": lr, "copies": copies}
+    given |= {"weight_decay": weight_decay, "warmup_epochs": warmup, "precision": precision}
+    given |= {"compile": compiled}
+
+    def ordered() -> list[Order]:
+        if resume is not None:
+            _refuse_settings(context)
+            return _stored(resume, {"data": data, "test": test, "root": root})
+        source: dict[str, Any] = {
+            "defaults": {None: None, "on": True, "off": False}[defaults],
+            "first_layers": first_layers,
+            "data": _place(data),
+            "test": _place(test),
+            "holdout": holdout,
+            "size": size,
+            "root": _place(root),
+            "stream": stream,
+            "on_bad_image": on_bad_image,
+        }
+        if operations:
+            source["operations"] = list(operations)
+        settings_given = {name: value for name, value in given.items() if value is not None}
+        return _new_orders(
+            policy,
+            source,
+            out,
+            {"recipe": recipe, "model": model, "given": settings_given, "changes": tuple(settings)},
         )
-    order = _Order(
-        asked,
-        out,
-        count=seeds,
-        seeds=tuple(seed),
-        parallel=parallel,
-        workers=workers,
-        checkpoint_seconds=checkpoint_seconds,
-        resume=resume is not None,
-        download=download,
-    )
+
     where = distributed.init(device)
     try:
-        order.run(where, dry_run=dry_run)
+        work = Work(
+            by_all(ordered),
+            out if resume is None else resume,
+            count=seeds,
+            seeds=tuple(seed),
+            parallel=parallel,
+            workers=workers,
+            checkpoint_seconds=checkpoint_seconds,
+            resume=resume is not None,
+            download=download,
+            scan=scan,
+        )
+        work.run(where, dry_run=dry_run)
+    except ElsewhereError:
+        raise typer.Exit(2) from None  # another process says why
     finally:
         distributed.shutdown()
 
 
 def _check_choices(device: str, on_bad_image: str, defaults: str | None) -> None:
-    import torch
+    from deepaa.training_plan import check_device
 
-    if device not in ("auto", "cpu") and not device.startswith("cuda"):
-        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {device}: torch finds no CUDA device here")
-    if on_bad_image not in ("stop", "skip"):
-        raise ValueError(f"--on-bad-image should be stop or skip, got {on_bad_image!r}")
-    if defaults not in (None, "on", "off"):
-        raise ValueError(f"--defaults should be on or off, got {defaults!r}")
+    problem = None
+    try:
+        check_device(device)
+        if on_bad_image not in ("stop", "skip"):
+            raise ValueError(f"--on-bad-image should be stop or skip, got {on_bad_image!r}")
+        if defaults not in (None, "on", "off"):
+            raise ValueError(f"--defaults should be on or off, got {defaults!r}")
+    except ValueError as error:
+        problem = error
+    if problem is not None and os.environ.get("RANK", "0") != "0":
+        raise typer.Exit(2)  # all processes were started alike, and the first says why
+    if problem is not None:
+        raise problem
 
 
 def _refuse_settings(context: typer.Context) -> None:
@@ -283,6 +330,43 @@ def _refuse_settings(context: typer.Context) -> None:
             )
 
 
+def _stored(folder: Path, places: dict[str, str | Path | None]) -> list[Order]:
+    """The run in a folder, or those of several policies in it."""
+    from deepaa.cli_train_work import Order
+    from deepaa.training_folder import inner_folders
+    from deepaa.training_plan import stored
+
+    now = {name: _place(place) for name, place in places.items()}
+    return [Order(stored(each, now), each) for each in inner_folders(folder) or [folder]]
+
+
+def _new_orders(
+    policies: list[str], source: dict[str, Any], out: Path, rest: dict[str, Any]
+) -> list[Order]:
+    """A training of each policy: in the folder itself, or each of several in one below it."""
+    from deepaa.cli_train_work import Order, folder_names
+    from deepaa.training_plan import Asked
+
+    if not policies:
+        raise ValueError("--policy is needed: a name (see deepaa policies), a file, or none")
+    folders = [out]
+    if len(policies) > 1:
+        folders = [out / name for name in folder_names(policies)]
+        if (out / "config.json").exists():
+            raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
+    return [
+        Order(Asked(source={"policy": _policy_place(policy), **source}, **rest), folder)
+        for policy, folder in zip(policies, folders, strict=True)
+    ]
+
+
+def _policy_place(policy: str) -> str:
+    """A file that means the same from another folder; a name is a name, whatever lies around."""
+    from deepaa.training_plan import is_policy_name
+
+    return policy if is_policy_name(policy) or not Path(policy).is_file() else str(_place(policy))
+
+
 def _place(source: str | Path | None) -> str | None:
     """A path that means the same from another folder; a name stays a name."""
     from deepaa.sources import EMBEDDED, SHORT_NAMES
@@ -290,82 +374,3 @@ def _place(source: str | Path | None) -> str | None:
     if source is None or str(source) in (EMBEDDED, *SHORT_NAMES):
         return None if source is None else str(source)
     return str(Path(source).resolve()) if Path(source).exists() else str(source)
-
-
-@dataclass
-class _Order:
-    """One call of the command."""
-
-    asked: Asked
-    out: Path
-    count: int | None  # new seeds
-    seeds: tuple[int, ...]  # by number
-    parallel: int
-    workers: int | None
-    checkpoint_seconds: float
-    resume: bool
-    download: bool
-
-    def run(self, device: torch.device, *, dry_run: bool) -> None:
-        """Train, show progress, and print the table of seeds."""
-        from deepaa import cli_train_progress, distributed
-        from deepaa.signals import StopRequest
-        from deepaa.training_plan import Plan
-        from deepaa.training_run import open_folder
-
-        plan = Plan.of(self.asked, device, download=self.download, workers=self.workers)
-        if self.parallel > 1 and (plan.streams or distributed.world_size() > 1):
-            reason = "--stream" if plan.streams else "several processes"
-            raise ValueError(f"--parallel {self.parallel} does not go with {reason}")
-        plan.model(0)  # what is wrong with it is said before a folder is made
-        if dry_run:
-            cli_train_progress.foretell(plan, self._new_count())
-            return
-        with StopRequest() as stop:
-            try:
-                run = open_folder(self.out, plan.identity(), resume=self.resume)
-            except (ValueError, OSError):
-                if distributed.is_main():
-                    raise
-                raise typer.Exit(2) from None  # the main process says why
-            try:
-                self._train(plan, run, stop)
-            finally:
-                if run is not None:
-                    run.close()
-
-    def _new_count(self) -> int | None:
-        nothing_said = self.count is None and not self.seeds and not self.resume
-        return 1 if nothing_said else self.count
-
-    def _train(self, plan: Plan, run: Run | None, stop: StopRequest) -> None:
-        from deepaa import cli_train_progress
-        from deepaa.training_run import TrainingRun, agreed_seeds
-
-        seeds = agreed_seeds(run, count=self._new_count(), given=self.seeds, resume=self.resume)
-        if run is not None:
-            run.write_policy(plan.policy)
-        task = TrainingRun(
-            plan.material,
-            plan.model,
-            plan.policy,
-            plan.config,
-            seeds,
-            device=plan.device,
-            parallel=self.parallel,
-            run=run,
-            facts=plan.facts(),
-            checkpoint_seconds=self.checkpoint_seconds,
-            stop=lambda: stop.requested,
-        )
-        try:
-            cli_train_progress.follow(task)
-        except FloatingPointError as error:
-            saved = run is not None and run.latest() is not None
-            kept = "the state before it is kept in" if saved else "no epoch had ended: see"
-            raise FloatingPointError(f"{error}; {kept} {self.out}") from error
-        if task.stopped:
-            again = f"deepaa train --resume {self.out}"
-            cli_train_progress.say(f"stopped and saved; go on with: {again}")
-            raise typer.Exit(stop.exit_code or 143)
-        cli_train_progress.conclude(task, self.out)

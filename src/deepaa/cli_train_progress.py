@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
 from deepaa import distributed
 from deepaa.cli_progress import PLAIN_SECONDS, duration, say
-from deepaa.results import ENOUGH, RESULTS, SeedResult, percent, summary
+from deepaa.recipes import RECIPES
+from deepaa.results import ENOUGH, RESULTS, SeedFailure, SeedResult, percent, summary
 from deepaa.train_batches import batch_sizes
 from deepaa.training_data import InMemory, measured_rate
 from deepaa.training_plan import Plan
-from deepaa.training_run import SeedEpoch, TrainingRun
+from deepaa.training_run import Event, SeedEpoch, TrainingRun, train_side_by_side
 
-__all__ = ["conclude", "follow", "foretell", "say"]
+__all__ = ["conclude", "follow", "foretell", "list_recipes", "say"]
 
 CAUTION = (
     f"Seeds alone move such figures: under {ENOUGH} seeds of each, no policy should be called "
@@ -25,37 +28,53 @@ CAUTION = (
 )
 
 
-def follow(task: TrainingRun) -> None:
-    """Train and show progress; only the main process shows any."""
-    progress = _Progress(task) if distributed.is_main() else None
+def follow(tasks: Mapping[str, TrainingRun], parallel: int = 1) -> list[SeedFailure]:
+    """Train and show progress, in the main process alone; the seeds that failed.
+
+    Args:
+        tasks: By the name that tells them apart; the only one needs none.
+        parallel: Networks trained at once.
+    """
+    progress = _Progress(tasks, parallel) if distributed.is_main() else None
+    failed = []
     try:
-        for event in task:
+        for task, event in train_side_by_side(list(tasks.values()), parallel):
+            if isinstance(event, SeedFailure):
+                failed.append(event)
             if progress is not None:
-                progress.show(event)
+                progress.show(task, event)
     finally:
         if progress is not None:
             progress.clear()
+    return failed
 
 
 class _Progress:
     """One line that is rewritten on a terminal; a plain line now and then elsewhere."""
 
-    def __init__(self, task: TrainingRun) -> None:
-        self.task, self.last = task, float("-inf")
+    def __init__(self, tasks: Mapping[str, TrainingRun], parallel: int) -> None:
+        self.tasks, self.parallel, self.last = tasks, parallel, float("-inf")
+        self.names = {id(task): f"{name}: " if name else "" for name, task in tasks.items()}
         self.is_terminal = sys.stderr.isatty()
 
-    def show(self, event: SeedEpoch | SeedResult) -> None:
+    def show(self, task: TrainingRun, event: Event) -> None:
+        name = self.names[id(task)]
+        if isinstance(event, SeedFailure):
+            self.clear()
+            if len(task.seeds) > 1 or len(self.tasks) > 1:  # the only one is the command's error
+                say(f"{name}seed {event.seed} failed, the others go on")
+            return
         if isinstance(event, SeedResult):
             self.clear()
-            say(f"seed {event.seed} done: test accuracy {100 * event.accuracy:.2f} %")
+            say(f"{name}seed {event.seed} done: test accuracy {100 * event.accuracy:.2f} %")
             return
-        text = self._text(event)
+        text = name + self._text(task, event)
         if self.is_terminal:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"\r\x1b[2K{text[:width]}")
             sys.stderr.flush()
             return
-        is_last = event.record.epoch + 1 == self.task.config.epochs
+        is_last = event.record.epoch + 1 == task.config.epochs
         if is_last or time.monotonic() - self.last >= PLAIN_SECONDS:
             self.last = time.monotonic()
             say(text)
@@ -65,38 +84,80 @@ class _Progress:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
 
-    def _text(self, event: SeedEpoch) -> str:
-        record, of = event.record, self.task.config.epochs
-        pending = self.task.pending
-        together = min(self.task.parallel, len(pending))
-        later = max(0, len(pending) - together)  # seeds after those that are trained now
-        rounds = -(-later // self.task.parallel)
+    def _text(self, task: TrainingRun, event: SeedEpoch) -> str:
+        record, of = event.record, task.config.epochs
+        pending = sum(len(each.pending) for each in self.tasks.values())
+        together = min(self.parallel, pending)
+        later = max(0, pending - together)  # networks after those that are trained now
+        rounds = -(-later // self.parallel)
         left = record.seconds * (of - record.epoch - 1 + rounds * of)
         rate = together * record.images / max(record.seconds, 1e-9)
+        in_all = f" of {together} networks" if together > 1 else ""
         return (
             f"seed {event.seed}  epoch {record.epoch + 1}/{of}  loss {record.loss:.3f}  "
-            f"accuracy {100 * record.accuracy:.1f} %  {rate:,.0f} images/s  left {duration(left)}"
+            f"accuracy {100 * record.accuracy:.1f} %  {rate:,.0f} images/s{in_all}  "
+            f"left {duration(left)}"
         )
 
 
-def conclude(task: TrainingRun, out: Path) -> None:
-    """The table of all seeds of the run, their mean and its interval."""
+def conclude(tasks: Mapping[str, TrainingRun], out: Path) -> None:
+    """The table of all seeds of the run, or of all runs, with means and their intervals."""
     if not distributed.is_main():
         return
+    alone = tasks.get("")
+    least = _common_table(tasks, out) if alone is None else _one_table(alone, out)
+    if least is not None and least < ENOUGH:
+        typer.echo(f"\n{CAUTION}")
+
+
+def _one_table(task: TrainingRun, out: Path) -> int | None:
+    """Every seed of a run; how many there are."""
     results = sorted(task.results)
-    typer.echo(f"{'seed':>8}{'accuracy':>12}{'loss':>9}{'epochs':>8}{'time':>9}{'images/s':>11}")
+    rate = "images/s" if all(r.parallel == 1 for r in results) else "images/s each"
+    if results:
+        typer.echo(f"{'seed':>8}{'accuracy':>12}{'loss':>9}{'epochs':>8}{'time':>9}{rate:>15}")
     for r in results:
         typer.echo(
             f"{r.seed:8}{100 * r.accuracy:10.2f} %{r.loss:9.4f}{r.epochs:8}"
-            f"{duration(r.seconds):>9}{r.images_per_second:11,.0f}"
+            f"{duration(r.seconds):>9}{r.images_per_second:15,.0f}"
         )
+    for failure in sorted(task.failures):
+        typer.echo(f"{failure.seed:8}      failed in epoch {failure.epoch + 1}")
+    if not results:
+        return None
     found = summary([result.accuracy for result in results])
     seeds = (
         "1 seed, so no interval" if found.seeds == 1 else f"{found.seeds} seeds, 95 % confidence"
     )
     typer.echo(f"\nmean    {percent(found)} % ({seeds})\nresults {out / RESULTS}")
-    if found.seeds < ENOUGH:
-        typer.echo(f"\n{CAUTION}")
+    return found.seeds
+
+
+def _common_table(tasks: Mapping[str, TrainingRun], out: Path) -> int | None:
+    """A line for each run; the least seeds that one of them has."""
+    width = max(len("policy"), *map(len, tasks))
+    typer.echo(f"{'policy':{width}}{'seeds':>7}{'accuracy in %':>18}   each seed")
+    counts = []
+    for name, task in tasks.items():
+        values = [result.accuracy for result in sorted(task.results)]
+        counts.append(len(values))
+        mean = percent(summary(values)) if values else "-"
+        each = " ".join(f"{100 * value:.2f}" for value in values)
+        failed = f" ({len(task.failures)} failed)" if task.failures else ""
+        typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
+    typer.echo(f"\nresults {out}{os.sep}*{os.sep}{RESULTS} (+-: 95 % confidence)")
+    return min(counts) or None
+
+
+def list_recipes() -> None:
+    """Every recipe with its settings, and the command that trains it."""
+    for recipe in RECIPES.values():
+        train = recipe.train
+        batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
+        typer.echo(
+            f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
+            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}"
+        )
 
 
 def foretell(plan: Plan, count: int | None) -> None:
@@ -108,7 +169,10 @@ def foretell(plan: Plan, count: int | None) -> None:
     shape = " x ".join(map(str, images["shape"]))
     sizes = batch_sizes(images["train_images"], config.batch)
     passes = config.epochs * sum(sizes) * config.copies
-    decline = "a cosine" if config.schedule == "cosine" else f"steps at {list(config.milestones)}"
+    decline = "a cosine"
+    if config.schedule == "step":
+        listed = ", ".join(f"{m:g}" for m in config.milestones)
+        decline = f"steps at {listed}" if listed else "as it is"
     lines = {
         "data": f"{images['data']}: {images['train_images']:,} images of {shape}, "
         f"{images['classes']} classes",

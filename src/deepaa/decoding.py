@@ -20,19 +20,26 @@ from deepaa.keys import hash_int, sample_key
 from deepaa.ops.boxes import CANDIDATES, resized_crop_box
 from deepaa.train_batches import COPY_SHIFT
 
-Crop = Literal["random", "centre"]
-"""What a training picture is cut to: a random box of it, or its middle square."""
+Crop = Literal["random", "centre", "larger"]
+"""What a training picture is cut to: a random box of it, its middle square, or that with more
+pixels than the network sees."""
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 """Areas and shapes of random boxes: those of Inception's preprocessing."""
 EVALUATION_SHORT = 256 / 224
-"""For evaluation the shorter side is resized to this many times the size, then the middle cut."""
+"""For evaluation the shorter side is resized to this many times the size, then the middle cut.
+A "larger" square has all of it."""
 LONGEST = 4
 """Pictures longer than so many times their width lose their ends before they are resized."""
 INDEX = (1 << COPY_SHIFT) - 1
 """The bits of a row that are the image's index."""
 _CROPS = 0x63726F70
 """Sets the keys of crops apart from those of policies, which have the same seed."""
+
+
+def decoded_side(size: int, crop: Crop | None) -> int:
+    """The side of what a worker makes for a network that sees images of side `size`."""
+    return round(EVALUATION_SHORT * size) if crop == "larger" else size
 
 
 class Request(NamedTuple):
@@ -50,17 +57,17 @@ class Decoder(Dataset[Tensor | BadFile]):
 
     def __init__(self, tree: ImageTree, size: int, crop: Crop | None, reading: Reading) -> None:
         """`crop` is None for evaluation."""
-        self.root = tree.root
-        self.names = np.array([os.fsencode(file.relative_to(tree.root)) for file in tree.files])
-        self._size, self._crop, self._reading = size, crop, reading
+        self.root, self.names = tree.root, names_of(tree)
+        self.size, self.side = size, decoded_side(size, crop)
+        self._crop, self._reading = crop, reading
 
     def path(self, index: int) -> Path:
         """Where the image lies."""
         return self.root / os.fsdecode(bytes(self.names[index]))
 
     def __getitem__(self, request: Request) -> Tensor | BadFile:
-        """The images uint8 (N, 3, size, size) of N rows, or the first file that is bad."""
-        out = np.empty((len(request.rows), 3, self._size, self._size), np.uint8)
+        """The images uint8 (N, 3, side, side) of N rows, or the first file that is bad."""
+        out = np.empty((len(request.rows), 3, self.side, self.side), np.uint8)
         last, picture = -1, None
         with quiet_pillow():
             for place, row in enumerate(request.rows.tolist()):
@@ -73,16 +80,33 @@ class Decoder(Dataset[Tensor | BadFile]):
                 out[place] = self._cut(picture, request, row).transpose(2, 0, 1)
         return torch.from_numpy(out)
 
+    def evaluation_view(self, index: int) -> Pixels | BadFile:
+        """One image (size, size, 3) as an evaluation sees it, whatever the crop."""
+        result = read_image(self.path(index), self._reading)
+        if isinstance(result, BadFile):
+            return result
+        return np.asarray(evaluation_view(result.image, self.size))
+
     def _cut(self, picture: PilImage, request: Request, row: int) -> Pixels:
         if self._crop == "random":
             key = sample_key(hash_int(request.seed, _CROPS), request.epoch, row)
             u = [(hash_int(key, slot) >> 40) * 2.0**-24 for slot in range(CANDIDATES + 2)]
-            cut = random_box(picture, self._size, u)
-        elif self._crop == "centre":
-            cut = centred(picture, self._size, self._size)
+            cut = random_box(picture, self.size, u)
+        elif self._crop is None:
+            cut = evaluation_view(picture, self.size)
         else:
-            cut = centred(picture, round(EVALUATION_SHORT * self._size), self._size)
+            cut = centred(picture, self.side, self.side)
         return np.asarray(cut)
+
+
+def names_of(tree: ImageTree) -> npt.NDArray[np.bytes_]:
+    """The paths of the files below the root, as bytes."""
+    return np.array([os.fsencode(file.relative_to(tree.root)) for file in tree.files])
+
+
+def evaluation_view(picture: PilImage, size: int) -> PilImage:
+    """What an evaluation sees of a picture."""
+    return centred(picture, round(EVALUATION_SHORT * size), size)
 
 
 def random_box(picture: PilImage, size: int, u: list[float]) -> PilImage:

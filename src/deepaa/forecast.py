@@ -19,11 +19,16 @@ def all_passes(config: SearchConfig, rows: int) -> int:
 def passes_left(config: SearchConfig, rows: int, layer: int, step: int) -> int:
     """Images through the network after `step` steps of `layer`, if no layer is dropped."""
     last = config.layers or config.max_layers
-    first = config.passes_per_step(rows, first=True)
-    later = config.passes_per_step(rows, first=False)
-    steps = (config.steps - step) * (first if layer == 1 else later)
-    measured = config.heldout * 2 * (config.validation + (config.chains or rows))
-    return steps + (last - layer) * config.steps * later + (last - layer + 1) * measured
+    now = _steps(config, rows, layer, step)
+    later = (last - layer) * _steps(config, rows, 2, 0) if last > layer else 0
+    # the layers and DeepTA, and once the images as they are
+    measured = 2 * (last - layer + 1) + (layer == 1)
+    return now + later + measured * config.heldout * (config.validation + (config.chains or rows))
+
+
+def _steps(config: SearchConfig, rows: int, layer: int, done: int) -> int:
+    steps = range(done, config.steps)
+    return sum(config.passes_per_step(rows, layer=layer, step=step) for step in steps)
 
 
 ENOUGH = 0.3

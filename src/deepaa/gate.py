@@ -13,7 +13,7 @@ from deepaa.policy import Policy
 GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 DROPPED_IDENTITY = "identity of the dropped layer"
 """The entry of a policy's `info` that says how the layer after the last one ended."""
-STRONG = 0.6
+STRONG = 0.8
 """A magnitude is strong above this share of its range's end."""
 
 
@@ -32,6 +32,8 @@ def reproduction_gate(policy: Policy, last_identity: float | None = None) -> tup
         last_identity: Identity's share of the layer that ended the search, if it was dropped; None
             takes what the policy's `info` says of it, or else the policy's last layer.
     """
+    if not policy.depth:
+        raise ValueError("a policy without layers has nothing to check")
     rows, uses = policy.row_probabilities(), policy.expected_uses()
     operations = [op.name for op in policy.table.operations]
     shares = policy.operation_probabilities()

@@ -231,7 +231,11 @@ def dual_steps(model: nn.Module, images: Tensor, labels: Tensor) -> list[dual.St
     try:
         wide = copy.deepcopy(model).double()  # where two right ways agree to many digits
         params = weights_of(wide)
-        direction = {name: p * p.abs().mean().sqrt() for name, p in params.items()}
+        generator = torch.Generator().manual_seed(0)
+        direction = {
+            name: (0.01 * torch.randn(p.shape, generator=generator, dtype=p.dtype)).to(p.device)
+            for name, p in params.items()
+        }
         images = images.double() if images.is_floating_point() else images
         with torch.no_grad():
             expected = functions(wide).slopes(params, direction, images, labels)
@@ -241,11 +245,26 @@ def dual_steps(model: nn.Module, images: Tensor, labels: Tensor) -> list[dual.St
     return steps if bool((found - expected).norm() <= 1e-6 * expected.norm()) else None
 
 
-def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+def problem_in(model: nn.Module, images: Tensor, labels: Tensor) -> str | None:
+    """Why the model does not run in bfloat16; None if it does."""
+    try:
+        with torch.no_grad():
+            losses(model, weights_of(model), images, labels, torch.bfloat16)
+    except (RuntimeError, TypeError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+def check_model(
+    model: nn.Module, images: Tensor, labels: Tensor, largest: int | None = None
+) -> None:
     """Refuse a model whose rewards would be wrong, with the reason.
 
     Layers that mix images or draw numbers have no gradient per image; a forward-mode derivative
     that is missing or wrong is found by comparing it with finite differences on one small batch.
+
+    Args:
+        largest: The largest label of all data, of which `labels` are a part.
     """
     if hasattr(model, "_orig_mod"):
         raise ValueError("the model is compiled; pass the original (model._orig_mod)")
@@ -258,11 +277,19 @@ def check_model(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     outputs = model(images)
     if outputs.ndim != 2 or len(outputs) != len(images):
         raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
-    if int(labels.max()) >= outputs.shape[1] or int(labels.min()) < 0:
+    largest = max(int(labels.max()), largest or 0)
+    if largest >= outputs.shape[1] or int(labels.min()) < 0:
         raise ValueError(
-            f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
+            f"labels run from {int(labels.min())} to {largest}, but the model has "
             f"{outputs.shape[1]} outputs"
         )
+    with torch.no_grad():
+        again, alone = model(images), model(images[:1])
+    size = outputs.norm()
+    if not bool((again - outputs).norm() <= 1e-3 * size):
+        raise ValueError("the model gives other outputs when asked again: a layer is random")
+    if not bool((alone - outputs[:1]).norm() <= 1e-2 * size):
+        raise ValueError("the model's output for an image depends on the other images of a batch")
     _check_slopes(model, images, labels)
 
 

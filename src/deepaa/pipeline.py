@@ -118,8 +118,9 @@ class PolicySearch:
         if self.search is None:
             return Policy.identity(self.space, 0)
         found = self.search.policy
+        layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
         info = {
-            "description": f"found by deepaa on {self.data.name}, {found.depth} layers",
+            "description": f"found by deepaa on {self.data.name}, {layers}",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
             "seed": str(self.config.seed),
             "settings": _differences(self.config),

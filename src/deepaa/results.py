@@ -37,6 +37,15 @@ class SeedResult(NamedTuple):
     torch: str
 
 
+class SeedFailure(NamedTuple):
+    """A training that ended before its last epoch, because a loss was no number."""
+
+    seed: int
+    epoch: int
+    """The one it failed in, counted from 0."""
+    reason: str
+
+
 class Summary(NamedTuple):
     """What several seeds say together."""
 
@@ -87,10 +96,15 @@ def _within(angle: float, freedom: int) -> float:
     return (angle + part) * 2 / math.pi if odd else part
 
 
-def document(results: Iterable[SeedResult], facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of results.json: the facts, every seed, and their summary; no seed twice."""
-    seeds = sorted(results)
-    numbers = [result.seed for result in seeds]
+def document(
+    results: Iterable[SeedResult], facts: Mapping[str, Any], failures: Iterable[SeedFailure] = ()
+) -> dict[str, Any]:
+    """The content of results.json: the facts, every seed, and their summary; no seed twice.
+
+    Seeds that failed are listed, and are no part of the summary.
+    """
+    seeds, failed = sorted(results), sorted(failures)
+    numbers = [result.seed for result in seeds] + [failure.seed for failure in failed]
     if len(set(numbers)) != len(numbers):
         raise ValueError(f"a seed counts once, got {numbers}")
     found = summary([result.accuracy for result in seeds]) if seeds else None
@@ -101,6 +115,7 @@ def document(results: Iterable[SeedResult], facts: Mapping[str, Any]) -> dict[st
         **facts,
         "accuracy": accuracy,
         "seeds": [result._asdict() for result in seeds],
+        "failed": [failure._asdict() for failure in failed],
     }
 
 

@@ -15,6 +15,7 @@ from deepaa.ops import Draw, apply_batch
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Pairs
 from deepaa.policy import Layers, Policy
+from deepaa.search_config import draws_of
 from deepaa.stages import thresholds
 
 
@@ -147,7 +148,7 @@ def layer_scene(
     """
     first, total = not prefix.depth, len(prefix.table)
     rows = torch.arange(total) if rows is None else rows
-    draws = 1 if first else how.prefixes * total // len(rows)
+    draws = 1 if first else draws_of(how.prefixes, total, len(rows))
     images = all_transformations(pairs.images, prefix, seeds, draws, rows)
     if len(rows) == total and (first or not how.chains):  # the mean over the last layer is exact
         chains, weights = images, (probabilities / draws).repeat(draws)
@@ -179,7 +180,7 @@ class Rewards(NamedTuple):
     noise: Tensor  # (G, R) variance of `relative` that the draws leave
 
 
-def rewards_of(slopes: Tensor, probabilities: Tensor, twin: Tensor) -> Rewards:
+def rewards_of(slopes: Tensor, probabilities: Tensor) -> Rewards:
     """What slopes (G, draws x R) say about each transformation.
 
     The mean of the rewards under the layer's own distribution is zero, because Eq. 9's direction is
@@ -188,10 +189,8 @@ def rewards_of(slopes: Tensor, probabilities: Tensor, twin: Tensor) -> Rewards:
 
     Args:
         probabilities: (R,) the layer's, of the rows asked for.
-        twin: (R,) rows that share their reward.
     """
     each = torch.unflatten(slopes.double(), 1, (-1, len(probabilities)))
-    each = (each + each[..., twin]) / 2
     relative = each - (each @ (probabilities / probabilities.sum()))[..., None]
     draws = each.shape[1]
     if draws == 1:
@@ -210,4 +209,5 @@ def deviation(rewards: Rewards, draws: int | None) -> Tensor:
     if draws is None or len(rewards.mean) < 2 or not bool(rewards.spread.any()):
         return rewards.mean.std(0, correction=0)
     between = rewards.relative.var(0) - rewards.noise.mean(0)
-    return (between.clamp(min=0) + rewards.spread.mean(0) / draws).sqrt()
+    # the estimate of the first part may be negative; cut off on its own it would be biased
+    return (between + rewards.spread.mean(0) / draws).clamp(min=0).sqrt()

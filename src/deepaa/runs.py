@@ -17,6 +17,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from deepaa import checkpoint
+from deepaa.agreement import by_main
 from deepaa.checkpoint import Saved
 from deepaa.policy import Policy
 from deepaa.policy_file import save_policy
@@ -32,7 +33,16 @@ from deepaa.run_files import (
 from deepaa.run_history import HISTORY, NOTHING, History, read_history
 from deepaa.run_lock import LOCK, lock_folder
 
-__all__ = ["Run", "RunError", "Saved", "config_hash", "read_config", "read_history"]
+__all__ = [
+    "Run",
+    "RunError",
+    "Saved",
+    "config_hash",
+    "open_in_main",
+    "part_of",
+    "read_config",
+    "read_history",
+]
 
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"
 FORMAT = 1
@@ -211,6 +221,16 @@ def config_hash(config: Mapping[str, object]) -> str:
     """The checksum of settings, whatever the order of their names."""
     settings = json.loads(to_json(config, "config"))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bool) -> Run | None:
+    """`Run.open_or_create` in the main process alone; what is wrong is raised in all."""
+    return by_main(lambda: Run.open_or_create(folder, config, resume=resume))
+
+
+def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:

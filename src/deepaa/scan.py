@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, NamedTuple, TypeVar, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from deepaa.image_files import (
     Decoded,
     Pixels,
     Reading,
+    Reason,
     quiet_pillow,
     read_image,
     shown,
@@ -26,7 +28,8 @@ from deepaa.stack import ImageStack
 OnBadImage = Literal["stop", "skip"]
 LIMIT_BAD = 0.01
 """More bad files than this share stop the reading even where they may be left out."""
-_CHUNK = 128
+MOST_THREADS = 64
+_CHUNK = 256
 """Images decoded at a time: bounds the memory, and the time to an interrupt."""
 
 _Result = TypeVar("_Result")
@@ -64,6 +67,22 @@ class ScanReport(NamedTuple):
         passed = [f"{n} {why}" for why, n in sorted(self.ignored.items())]
         return [*found, f"passed over: {', '.join(passed)}"] if passed else found
 
+    def document(self) -> dict[str, Any]:
+        """The report as JSON can hold it; `json` also brings back names that are no text."""
+        bad = [[str(file.path), str(file.reason), file.detail] for file in self.bad]
+        found = {"files": self.files, "bad": bad, "damaged_exif": self.damaged_exif}
+        return {**found, "ignored": dict(self.ignored)}
+
+    @staticmethod
+    def of(document: Mapping[str, Any], place: str) -> ScanReport:
+        """The report of a `document`; ValueError, KeyError or TypeError where it is none."""
+        bad = tuple(
+            BadFile(Path(name), Reason(reason), str(detail))
+            for name, reason, detail in document["bad"]
+        )
+        files, exif = int(document["files"]), int(document["damaged_exif"])
+        return ScanReport(place, files, bad, exif, dict(document["ignored"]))
+
 
 class BadImagesError(ValueError):
     """Files that should be images are not; `report` names them all."""
@@ -83,10 +102,17 @@ class FolderImages(NamedTuple):
     report: ScanReport
 
 
-def scan_images(tree: ImageTree, reading: Reading = DEFAULT_READING) -> ScanReport:
-    """Which files are bad: each one is decoded to its end, nothing is kept and nothing raised."""
+def scan_images(
+    tree: ImageTree, reading: Reading = DEFAULT_READING, only: Sequence[int] | None = None
+) -> ScanReport:
+    """Which files are bad: each one is decoded to its end, nothing is kept and nothing raised.
+
+    Args:
+        only: The numbers of the files to look at; None for all. The report counts all.
+    """
+    files = tree.files if only is None else [tree.files[i] for i in only]
     found = _Findings()
-    for result in _threaded(lambda i: read_image(tree.files[i], reading), len(tree.files)):
+    for result in in_threads(lambda i: read_image(files[i], reading), len(files)):
         found.add(result)
     return found.report(tree)
 
@@ -119,7 +145,7 @@ def read_images(
             return result
         return stack.prepare(np.asarray(result.image)), result.exif_is_readable
 
-    for i, result in enumerate(_threaded(one, len(tree.files))):
+    for i, result in enumerate(in_threads(one, len(tree.files))):
         found.add(result)
         if not isinstance(result, BadFile):
             stack.add(result[0])
@@ -166,9 +192,9 @@ def judge(
         raise BadImagesError(f"{message}. Without them no images are left of {names}", report)
 
 
-def _threaded(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
+def in_threads(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
     """`work(i)` for i in 0..n-1, in order; Pillow decodes outside Python's lock."""
-    pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+    pool = ThreadPoolExecutor(max_workers=_threads())
     try:
         for start in range(0, n, _CHUNK):
             with quiet_pillow():
@@ -176,3 +202,10 @@ def _threaded(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
             yield from results
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _threads() -> int:
+    """The cores that this process may use, shared with those that torchrun started beside it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return min(MOST_THREADS, max(1, (cores or 1) // (int(beside) if beside.isdecimal() else 1)))

@@ -43,7 +43,9 @@ class Scorer:
         self.model, self.how, self.steps = model, how, steps
         self.passes = functions(model, how.dtype, compiled=how.compiled, steps=steps)
         self._recorded: dict[tuple[tuple[int, ...], ...], _Recorded] = {}
-        self._memory: Any = None  # of all graphs: they run one after the other
+        # of all graphs, which run one after the other: memory is used again on its own stream only
+        self._memory: Any = None
+        self._streams: list[torch.cuda.Stream] = []
 
     def __call__(
         self, scene: Scene, before_image: Callable[[], None] = lambda: None
@@ -68,7 +70,9 @@ class Scorer:
     def _record(self, scene: Scene) -> _Recorded:
         inputs = Scene(*(part.clone() for part in scene))
         count = len(scene.labels)
-        streams = [torch.cuda.Stream() for _ in range(min(STREAMS, count))]  # type: ignore[no-untyped-call]
+        while len(self._streams) < min(STREAMS, count):
+            self._streams.append(torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        streams = self._streams[:count]
         # compiles, and lets libraries choose their algorithms
         self._looks(inputs, streams, len(streams) * WARM_UP)
         torch.cuda.synchronize()
@@ -85,12 +89,14 @@ class Scorer:
         current, looks = torch.cuda.current_stream(), []
         for stream in streams:
             stream.wait_stream(current)
-        for i in range(count):
-            with torch.cuda.stream(streams[i % len(streams)]):
-                at = i % len(scene.labels)
-                looks.append(look(self.model, scene, at, self.how, self.passes))
-        for stream in streams:
-            current.wait_stream(stream)
+        try:
+            for i in range(count):
+                with torch.cuda.stream(streams[i % len(streams)]):
+                    at = i % len(scene.labels)
+                    looks.append(look(self.model, scene, at, self.how, self.passes))
+        finally:  # a recording ends well only if all streams came back, also without memory
+            for stream in streams:
+                current.wait_stream(stream)
         return looks
 
 

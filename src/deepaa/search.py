@@ -8,17 +8,17 @@ stopped goes on as if nothing had happened.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.gradients import check_model, dual_steps
+from deepaa.gradients import check_model, dual_steps, problem_in
 from deepaa.keys import hash_int
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Chosen, Pools, SearchData
@@ -26,43 +26,16 @@ from deepaa.policy import Layers, Policy
 from deepaa.rewards import Rewards, Sampling, deviation, layer_scene, policy_scene, rewards_of
 from deepaa.scorer import Scorer
 from deepaa.search_config import SearchConfig, precision_on
+from deepaa.search_records import LayerRecord, StepRecord
 from deepaa.space import Space
+
+log = logging.getLogger(__name__)
 
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Images of a step that are augmented and looked at together: bytes of all their versions, and
 their number."""
 
 __all__ = ["LayerRecord", "Search", "SearchConfig", "SearchData", "StepRecord"]
-
-
-class StepRecord(NamedTuple):
-    """One step."""
-
-    layer: int
-    step: int
-    similarity: float
-    identity: float
-    perplexity: float
-    top: list[tuple[str, float]]
-    passes: int
-    skipped: int
-    seconds: float
-
-
-class LayerRecord(NamedTuple):
-    """A finished layer, measured on held-out images."""
-
-    layer: int
-    kept: bool
-    reason: str
-    gain: float
-    gain_error: float
-    improvement_mean: float
-    improvement_std: float
-    deepta_mean: float
-    deepta_std: float
-    passes: int
-    seconds: float
 
 
 class Search:
@@ -84,6 +57,7 @@ class Search:
         if self.device.type == "cuda":
             model.to(memory_format=torch.channels_last)
         self.precision = precision_on(self.device, config.precision)
+        self.compiled = self.device.type == "cuda" if config.compile is None else config.compile
         self.chunk = config.chunk
         self.group = min(MAX_GROUP, max(1, GROUP_BYTES // self._bytes_per_image()))
         self._pools = Pools(
@@ -95,7 +69,12 @@ class Search:
         )
         few = slice(0, min(16, len(data.images)))
         images, labels = data.images[few].to(self.device), data.labels[few].to(self.device)
-        check_model(model, images, labels)
+        check_model(model, images, labels, largest=int(data.labels.max()))
+        if self.precision == "bfloat16" and (problem := problem_in(model, images, labels)):
+            if config.precision != "auto":
+                raise ValueError(f"the model does not run in bfloat16: {problem}")
+            log.warning("the model does not run in bfloat16, float32 serves: %s", problem)
+            self.precision = "float32"
         how = self._sampling()
         self._scorer = Scorer(model, how, dual_steps(model, images, labels) if how.dual else None)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
@@ -103,6 +82,9 @@ class Search:
         self.done = False
         self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
         self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
+        index = {row: i for i, row in enumerate(self.table.rows)}
+        twins = [index.get(row.mirrored, i) for i, row in enumerate(self.table.rows)]
+        self._twin = torch.tensor(twins if config.tie_signs else list(range(len(twins))))
         self._start_layer()
 
     # What is found
@@ -151,7 +133,6 @@ class Search:
 
     def _sampling(self) -> Sampling:
         c = self.config
-        compiled = c.compile if c.compile is not None else self.device.type == "cuda"
         return Sampling(
             prefixes=c.prefixes,
             chains=c.chains,
@@ -159,8 +140,8 @@ class Search:
             normalise_target=c.normalise_target,
             chunk=self.chunk,
             dtype=torch.bfloat16 if self.precision == "bfloat16" else None,
-            compiled=compiled,
-            dual=compiled and self.device.type == "cuda",
+            compiled=self.compiled,
+            dual=self.compiled and self.device.type == "cuda",
         )
 
     def _bytes_per_image(self) -> int:
@@ -195,9 +176,7 @@ class Search:
         cosines, slopes = self._scorer(scene, self.before_image)
         head = torch.stack((cosines, torch.full_like(cosines, scene.passes)), 1)
         p = to_device(self.probabilities[rows], self.device)
-        own = torch.arange(len(rows), device=self.device)
-        twins = self._twins() if self.config.tie_signs else own
-        return torch.cat((head, *rewards_of(slopes, p, twins)), 1)
+        return torch.cat((head, *rewards_of(slopes, p)), 1)
 
     def _over_groups(
         self, work: Callable[[Chosen, list[int]], Tensor], chosen: Chosen, width: int
@@ -220,6 +199,10 @@ class Search:
         c = self.config
         penalty = c.penalty_first_layer if self.layer == 1 else c.penalty
         reward = rewards.mean.mean(0) - penalty * deviation(rewards, c.deviation_draws)  # Eq. 10
+        if c.tie_signs:
+            places = torch.full((len(self.table),), -1)
+            places[self.active] = torch.arange(len(self.active))
+            reward = (reward + reward[places[self._twin[self.active]]]) / 2
         p = self.probabilities[self.active]
         p = p / p.sum()
         gradient = torch.zeros_like(self.logits)
@@ -232,22 +215,22 @@ class Search:
         change[self.active] = (mean / (square.sqrt() + c.epsilon))[self.active]
         self.logits = self.logits + c.learning_rate * change
 
-    def _twins(self) -> Tensor:
-        """(R,) the place of the row with the opposite sign, or of the row itself."""
-        rows = [self.table.rows[i] for i in self.active.tolist()]
-        index = {row: i for i, row in enumerate(rows)}
-        twins = [index.get(row.mirrored, i) for i, row in enumerate(rows)]
-        return to_device(torch.tensor(twins), self.device)
-
     def _put_aside(self) -> None:
-        """At given steps of a later layer, leave the less likely half of the rows as they are."""
-        done = self.config.halvings_before(self.step) if self.layer > 1 else 0
-        left = max(2, len(self.table) >> done)
-        if left < len(self.active):
-            logits = self.logits[self.active].clone()
-            logits[self.active == self.table.identity] = math.inf
-            order = logits.argsort(descending=True, stable=True)
-            self.active = self.active[order[:left]].sort().values
+        """At given steps of a later layer, leave the less likely half of the rows as they are.
+
+        Identity stays, and rows with tied signs go together.
+        """
+        left = self.config.rows_left(len(self.table), self.layer, self.step)
+        if left >= len(self.active):
+            return
+        order = self.logits.argsort(descending=True, stable=True).tolist()
+        kept = {self.table.identity or 0}
+        active = set(self.active.tolist())
+        for row in order:
+            pair = {row, int(self._twin[row])}
+            if pair <= active and len(kept | pair) <= left:
+                kept |= pair
+        self.active = torch.tensor(sorted(kept))
 
     @property
     def converged(self) -> bool:
@@ -256,10 +239,10 @@ class Search:
             return False
         p = self.probabilities
         shares = Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
-        share, top = shares.max(0)
-        identity = self.table.operations[int(top)].name == "identity"
+        share, top = float(shares.max()), int(shares.argmax())
+        identity = self.table.operations[top].name == "identity"
         earliest = self.config.steps * (3 if identity else 1) / 4
-        return self.step >= earliest and float(share) > self.config.converged
+        return self.step >= earliest and min(share, 1.0) > self.config.converged  # sums may round
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities
@@ -282,14 +265,22 @@ class Search:
         )
 
     def _with_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
-        """`work()`; None after making groups and chunks smaller where memory ran out."""
+        """`work()`; None after a change that may help: smaller groups and chunks, not compiled."""
         try:
             return work()
         except torch.OutOfMemoryError:
             if self.chunk == 1:
                 raise
+            largest = max(self.config.validation, self.config.chains, len(self.table))
+            self.chunk = max(1, min(self.chunk, self.config.prefixes * largest) // 2)
+            self.group = max(1, self.group // 2)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if not self.compiled or self.config.compile:
+                raise
+            first = str(error).strip().splitlines()[0]
+            log.warning("the model cannot be compiled, it runs as it is: %s", first)
+            self.compiled = False
         # outside the except clause, so that the failed tensors are free
-        self.chunk, self.group = max(1, self.chunk // 2), max(1, self.group // 2)
         self._scorer = Scorer(self.model, self._sampling(), self._scorer.steps)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -306,7 +297,13 @@ class Search:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         cosines = self._heldout_cosines(Policy(self.table, Layers(grown)))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer)) - self._baseline
-        gains, improvement = cosines - self._previous, cosines - self._baseline
+        usable = torch.isfinite(cosines + deepta + self._previous)
+        self.skipped += int((~usable).sum())
+        if not bool(usable.any()):
+            raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
+        deepta = deepta[usable]
+        gains = (cosines - self._previous)[usable]
+        improvement = (cosines - self._baseline)[usable]
         error = gains.std().item() / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
         kept, reason = self._verdict(gains.mean().item(), error, p[self.table.identity or 0].item())
         if kept:
@@ -392,5 +389,5 @@ class Search:
 
 
 def _even_part(n: int, most: int) -> int:
-    """The largest part of at most `most` that divides `n`: parts of one size are recorded once."""
-    return next(size for size in range(min(n, most), 0, -1) if n % size == 0)
+    """The size of parts of at most `most` that are as equal as can be."""
+    return math.ceil(n / math.ceil(n / most))

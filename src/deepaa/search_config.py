@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
+LEAST_ROWS = 16
+"""Fewer transformations are never left by putting others aside."""
 PRECISIONS = ("auto", "float32", "bfloat16")
 
 
@@ -25,7 +28,7 @@ class SearchConfig:
     """Layers to find; None adds layers until one brings nothing (see `max_layers`)."""
     max_layers: int = 6
     """Most layers when their number is not given."""
-    steps: int = 320
+    steps: int = 312
     """Steps per layer. Adam moves a logit by about the learning rate a step: keep their product
     at or above `identity_logit`, or no operation can overtake identity."""
     learning_rate: float = 0.08
@@ -40,7 +43,8 @@ class SearchConfig:
     """Draws of all layers for the mean gradient; 0 takes the images of the prefixes instead."""
     halvings: int = 3
     """How often the less likely half of the transformations is put aside in a layer after the
-    first, in even steps up to the layer's middle; those left share the draws."""
+    first, in even steps up to the layer's middle, down to 16; the fewer are left, the more draws
+    of the earlier layers each is seen under."""
     converged: float = 0.99
     """A layer after the first ends early when one operation has this share, identity only in its
     last quarter: others may still rise from below."""
@@ -84,6 +88,9 @@ class SearchConfig:
                 raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
         if self.halvings < 0:
             raise ValueError(f"halvings should be 0 or more, got {self.halvings}")
+        for name in ("converged", "penalty", "penalty_first_layer", "identity_logit", "epsilon"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} should be 0 or more, got {getattr(self, name)}")
         if self.deviation_draws is not None and self.deviation_draws < 1:
             raise ValueError(f"deviation_draws should be at least 1, got {self.deviation_draws}")
         if self.layers is not None and self.layers < 1:
@@ -97,14 +104,24 @@ class SearchConfig:
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate should be positive, got {self.learning_rate}")
 
-    def halvings_before(self, step: int) -> int:
-        """How often rows have been put aside when `step` begins."""
+    def rows_left(self, rows: int, layer: int, step: int) -> int:
+        """How many of `rows` transformations are still rewarded when `step` begins."""
+        if layer == 1:
+            return rows
         points = (k * self.steps / (2 * self.halvings) for k in range(1, self.halvings + 1))
-        return sum(step >= max(1, point) for point in points)
+        done = sum(step >= max(1, point) for point in points)
+        return min(rows, max(LEAST_ROWS, rows >> done))
 
-    def passes_per_step(self, rows: int, *, first: bool) -> int:
-        """Images through the network in one step, at most."""
-        if first:
+    def passes_per_step(self, rows: int, *, layer: int, step: int = 0) -> int:
+        """Images through the network in one step."""
+        if layer == 1:
             return self.images * (self.validation + 2 * rows)
-        seen = self.prefixes * rows
-        return self.images * (self.validation + seen + (self.chains or seen))
+        left = self.rows_left(rows, layer, step)
+        seen = left * draws_of(self.prefixes, rows, left)
+        chains = self.chains or (seen if left == rows else rows)
+        return self.images * (self.validation + seen + chains)
+
+
+def draws_of(prefixes: int, rows: int, left: int) -> int:
+    """Draws of the earlier layers where `left` of `rows` transformations are seen under each."""
+    return int(prefixes * math.sqrt(rows / left))

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
 from deepaa import distributed
+from deepaa.checked_files import check_files, fingerprint_of, record
 from deepaa.decoding import INDEX, Crop, Decoder, Request
-from deepaa.folder import ImageTree, list_images
+from deepaa.evaluation import Metrics, evaluate_batches
+from deepaa.folder import list_images
 from deepaa.image_files import DEFAULT_READING, BadFile, Reading, check_size, shown
 from deepaa.keys import hash_int, sample_keys
 from deepaa.ops import apply_batch
 from deepaa.policy import Policy
-from deepaa.scan import LIMIT_BAD, BadImagesError, OnBadImage, ScanReport, judge, scan_images
-from deepaa.train import Metrics, evaluate
-from deepaa.train_batches import COPY_SHIFT, batch_sizes
+from deepaa.scan import BadImagesError, OnBadImage, ScanReport, in_threads
+from deepaa.streamed_policy import crop_for, crop_rows, device_part, fitted
+from deepaa.train_batches import batch_rows, batch_sizes
 from deepaa.train_config import TrainConfig
 
 __all__ = ["StreamedBatch", "StreamedBatches", "StreamedImages", "crop_for", "evaluate_streamed"]
-
-_log = logging.getLogger(__name__)
 
 PIECE = 32
 """Images a worker decodes at a time, so that a batch comes from many workers."""
@@ -42,17 +40,11 @@ class StreamedBatch(NamedTuple):
     """Images on the device."""
 
     images: Tensor
-    """uint8 (N, 3, size, size); N is batch x copies, or this process's share of it."""
+    """uint8 (N, 3, side, side); N is batch x copies, or this process's share of it."""
     labels: Tensor
     """int64 (N,)."""
     rows: Tensor
     """int64 (N,): the image's index, plus copy x 2^40. `sample_keys` takes it as the index."""
-
-
-def crop_for(policy: Policy | None) -> Crop:
-    """How pictures should be cut for a policy: not at random if it has a resized crop itself."""
-    uses = {} if policy is None else policy.expected_uses()
-    return "centre" if uses.get("resized_crop", 0.0) > 0 else "random"
 
 
 class StreamedImages:
@@ -75,45 +67,49 @@ class StreamedImages:
         device: torch.device | str = "cpu",
         reading: Reading = DEFAULT_READING,
         scan: bool = True,
+        known: Mapping[str, Any] | None = None,
         on_bad_image: OnBadImage = "stop",
         outside_links: bool = False,
     ) -> None:
         """List the files and, with `scan`, decode each of them once to find the bad ones.
+
+        Processes of `deepaa.distributed` share the scan, so all of them must come here.
 
         Args:
             folder: Holds `train` and `val` (or `test`) with a folder per class, as ImageNet does.
             size: Side of the square images.
             train: Training images, shuffled; otherwise the others in order, cut for evaluation.
             workers: Processes that decode; None for one per core, at most 16. 0 decodes here.
-            crop: For training images. "random" is a box of 8 to 100 % of the picture, resized;
-                "centre" the middle square after the shorter side was resized to `size`, for
-                policies that crop by themselves (`crop_for`).
+            crop: For training images (`crop_for` has that of a policy). "random" is a box of 8 to
+                100 % of the picture, resized; "centre" the middle square after the shorter side was
+                resized to `size`; "larger" the same with 256 / 224 of `size`.
             device: Where batches go.
             scan: Without it, a bad file stops the epoch in which it is met.
+            known: What `scanned` said of these files before, instead of a scan while it fits them.
             on_bad_image: Whether the bad files "stop" here, all of them named, or are left out
                 ("skip", which needs the scan) unless they are over 1 %, or a whole class.
             outside_links: Follow links that lead out of the folder.
         """
         check_size(size)
         if crop not in get_args(Crop):
-            raise ValueError(f"crop should be 'random' or 'centre', got {crop!r}")
-        if on_bad_image not in get_args(OnBadImage) or (on_bad_image == "skip" and not scan):
-            raise ValueError(f"on_bad_image={on_bad_image!r}: 'stop', or 'skip' with scan=True")
+            choices = ", ".join(map(repr, get_args(Crop)))
+            raise ValueError(f"crop should be one of {choices}, got {crop!r}")
+        if on_bad_image not in get_args(OnBadImage):
+            raise ValueError(f"on_bad_image should be 'stop' or 'skip', got {on_bad_image!r}")
         if workers is not None and workers < 0:
             raise ValueError(f"workers should be 0 or more, got {workers}")
         tree = list_images(Path(folder), "train" if train else "test", outside_links=outside_links)
-        self.report: ScanReport | None = scan_images(tree, reading) if scan else None
+        files = check_files(tree, reading, scan=scan, known=known, on_bad=on_bad_image)
+        self.report = files.report
         """Which files are bad, and what else was noticed; None without a scan."""
-        if self.report is not None:
-            for line in self.report.lines():
-                _log.warning("%s: %s", self.report.place, line)
-            tree = _good(tree, self.report, on_bad_image)
         self.size, self.train, self.seed, self.crop = size, train, seed, crop
         self.device = torch.device(device)
         self.class_names = tree.class_names
-        self.labels = torch.tensor(tree.labels, dtype=torch.int64)
+        self.labels = torch.tensor(files.tree.labels, dtype=torch.int64)
         """Of all images, on the CPU."""
-        self._files = Decoder(tree, size, crop if train else None, reading)
+        self._files = Decoder(files.tree, size, crop if train else None, reading)
+        self.side = self._files.side
+        """Of the square images in a batch; `size` unless they are cut "larger"."""
         self._requests = _Requests()
         self._loader = _loader(self._files, self._requests, workers)
 
@@ -124,11 +120,26 @@ class StreamedImages:
     @cached_property
     def fingerprint(self) -> str:
         """A sha256 over names, lengths and labels of the files: cheap, and blind to their bytes."""
-        digest = hashlib.sha256()
-        for index, label in enumerate(self.labels.tolist()):
-            length = self._files.path(index).stat().st_size
-            digest.update(b"%s\0%d\0%d\0" % (self._files.names[index], length, label))
-        return digest.hexdigest()
+        names = map(bytes, self._files.names)
+        return fingerprint_of(self._files.root, names, self.labels.tolist())
+
+    def scanned(self) -> dict[str, Any] | None:
+        """What the scan found, to be given as `known` another time; None without one."""
+        return None if self.report is None else record(self.report, self.fingerprint)
+
+    def sample(self, count: int) -> Tensor:
+        """Some images uint8 (count, 3, size, size) as an evaluation sees them, or all of fewer.
+
+        The choice depends on nothing but the number of images: neither on the seed nor the crop.
+        """
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).tolist()
+        chosen = order[:count]
+        views = []
+        for view in in_threads(lambda i: self._files.evaluation_view(chosen[i]), len(chosen)):
+            if isinstance(view, BadFile):
+                raise self._bad(view)
+            views.append(torch.from_numpy(view.copy()).permute(2, 0, 1))
+        return torch.stack(views)
 
     def batches(
         self,
@@ -173,7 +184,7 @@ class StreamedImages:
         self._require(plan)
         pieces = iter(self._loader)
         for rows in plan.rows():
-            shape = (len(rows), 3, self.size, self.size)
+            shape = (len(rows), 3, self.side, self.side)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
             for request in plan.requests(rows):
                 self._require(plan)
@@ -205,10 +216,13 @@ class StreamedImages:
                 f"short: take fewer than {self._loader.num_workers} workers"
             ) from error
         if isinstance(piece, BadFile):
-            bad = piece._replace(path=piece.path.relative_to(self._files.root))
-            report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
-            raise BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+            raise self._bad(piece)
         return piece
+
+    def _bad(self, file: BadFile) -> BadImagesError:
+        bad = file._replace(path=file.path.relative_to(self._files.root))
+        report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
+        return BadImagesError(f"{report.place}: {report.bad_summary()}", report)
 
 
 class StreamedBatches:
@@ -226,11 +240,17 @@ class StreamedBatches:
 
         Args:
             images: Training images on the device of the training.
+            policy: Its default crop of ImageNet is left out where the images were cut at random.
             shared: Give this process's share of every batch.
         """
         if not images.train:
             raise ValueError("these images are for evaluation; training needs train=True")
-        self.images, self.policy, self.config, self.shared = images, policy, config, shared
+        self.images, self.config, self.shared = images, config, shared
+        self.policy = device_part(policy, images.crop)
+        """What the device does."""
+        self._crops: Tensor | None = None
+        if self.policy is not None and images.side != images.size:
+            self._crops = crop_rows(self.policy.table, images.device)
         self.sizes = batch_sizes(len(images), config.batch)
         world = distributed.world_size() if shared else 1
         if min(self.sizes) * config.copies < world:
@@ -240,25 +260,24 @@ class StreamedBatches:
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The augmented images and labels of each step."""
-        config, policy = self.config, self.policy
+        config, policy, size = self.config, self.policy, self.images.size
         place = (distributed.rank(), distributed.world_size()) if self.shared else (0, 1)
         for images, labels, rows in self.images.batches(
             number, config.batch, config.copies, seed=config.seed, rank=place[0], world=place[1]
         ):
             if policy is None:
-                yield images, labels
-            else:
-                draw = policy.draw(sample_keys(config.seed, number, rows), number)
-                yield apply_batch(images, draw, policy.table), labels
+                yield fitted(images, size), labels
+                continue
+            draw = policy.draw(sample_keys(config.seed, number, rows), number)
+            changed = apply_batch(images, draw, policy.table)
+            boxes = None if self._crops is None else self._crops[draw.choice].any(1)
+            yield fitted(changed, size, boxes), labels
 
 
 def evaluate_streamed(model: nn.Module, images: StreamedImages, *, batch: int = 256) -> Metrics:
     """Loss and accuracy on all images, in eval mode; `images` go to the model's device."""
-    loss, right = 0.0, 0.0
-    for part in images.batches(0, batch):
-        found = evaluate(model, part.images, part.labels, batch=batch)
-        loss, right = loss + found.loss * found.count, right + found.accuracy * found.count
-    return Metrics(loss / len(images), right / len(images), len(images))
+    parts = ((part.images, part.labels) for part in images.batches(0, batch))
+    return evaluate_batches(model, parts, images.labels)
 
 
 class _Plan(NamedTuple):
@@ -275,11 +294,8 @@ class _Plan(NamedTuple):
     def rows(self) -> Iterator[Tensor]:
         """Index and copy of each row of this process, for each batch."""
         for at in range(0, len(self.order), self.batch):
-            images = self.order[at : at + self.batch]
-            copies = torch.arange(self.copies).repeat_interleave(len(images))
-            rows = images.repeat(self.copies) + (copies << COPY_SHIFT)
-            own = distributed.share(len(rows), self.rank, self.world)
-            yield rows[own.start : own.stop]
+            some = self.order[at : at + self.batch]
+            yield batch_rows(some, self.copies, self.rank, self.world)
 
     def requests(self, rows: Tensor) -> Iterator[Request]:
         """The pieces of a batch: copies of an image side by side, so that it is decoded once."""
@@ -299,15 +315,6 @@ class _Requests(Sampler[Request]):
         if self.plan is not None:
             for rows in self.plan.rows():
                 yield from self.plan.requests(rows)
-
-
-def _good(tree: ImageTree, report: ScanReport, on_bad: OnBadImage) -> ImageTree:
-    """The files that can be decoded, if so many may be left out."""
-    bad = {tree.root / file.path for file in report.bad}
-    kept = [i for i, file in enumerate(tree.files) if file not in bad]
-    labels = tuple(tree.labels[i] for i in kept)
-    judge(report, tree, list(labels), on_bad, LIMIT_BAD)
-    return tree._replace(files=tuple(tree.files[i] for i in kept), labels=labels)
 
 
 def _loader(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,10 @@ HOLDOUT = 0.1
 """Share that is held out of images without a test part."""
 HOLDOUT_SEED = 0
 """The same images are held out whatever the seed of a training."""
-_OTHER_NAMES = ("val", "valid", "validation")
+_TEST_SPLITS = ("test", "val")
+"""What data sets with a name call their test part."""
+_NO_SPLIT = re.compile(r"has the splits|has no splits|Unknown value .* for argument split")
+"""How a source says that it has no such part: it, or torchvision, then names those it has."""
 
 _log = logging.getLogger(__name__)
 
@@ -101,10 +105,12 @@ def _official(source: str | Path | None, reading: dict[str, Any]) -> LabelledIma
 def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
     """The test part of a data set with a name, some of which call it val."""
     reading = {**reading, "download": False}  # what was fetched has all parts
-    for split in ("test", *_OTHER_NAMES[:1]):
+    for split in _TEST_SPLITS:
         try:
             return load_dataset(source, split=split, **reading)
-        except ValueError as error:  # it names the splits that there are
+        except ValueError as error:
+            if _NO_SPLIT.search(str(error)) is None:
+                raise  # the part is there, and cannot be used
             _log.debug("%s: %s", source, error)
     return None
 

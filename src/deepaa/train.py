@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from deepaa import distributed
+from deepaa.evaluation import Metrics, check_data, check_model, evaluate
 from deepaa.keys import hash_int
 from deepaa.models import unwrapped
 from deepaa.policy import Policy
@@ -24,6 +22,7 @@ from deepaa.train_step import LOSS, NORM, RIGHT, Randomness, make_step
 __all__ = [
     "EpochRecord",
     "Metrics",
+    "Outcome",
     "TrainConfig",
     "Training",
     "check_model",
@@ -49,38 +48,6 @@ class EpochRecord(NamedTuple):
     """Learning rate of the first step."""
     seconds: float
     images: int
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """How a network does on a set of images."""
-
-    loss: float
-    """Mean cross entropy."""
-    accuracy: float
-    """Share of the images classified right."""
-    count: int
-
-
-def evaluate(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512) -> Metrics:
-    """Loss and accuracy on uint8 `images` in eval mode, on the model's device.
-
-    The model's modules get their modes back.
-    """
-    _check_data(images, labels)
-    if batch < 1:
-        raise ValueError(f"batch should be at least 1, got {batch}")
-    device = next((tensor.device for tensor in model.state_dict().values()), images.device)
-    check_model(model, images[:1].to(device), labels)
-    with _eval_mode(model), torch.no_grad():
-        sums = torch.zeros(2, dtype=torch.float64, device=device)
-        for first in range(0, len(images), batch):
-            part = slice(first, first + batch)
-            logits, truth = model(images[part].to(device)).float(), labels[part].to(device)
-            loss = F.cross_entropy(logits, truth, reduction="sum")
-            sums += torch.stack([loss.double(), (logits.argmax(1) == truth).sum()])
-    loss_sum, right = sums.tolist()
-    return Metrics(loss_sum / len(images), right / len(images), len(images))
 
 
 class Training:
@@ -116,7 +83,7 @@ class Training:
                 norm looks at a process's own share; `state` is alike but for its statistics.
             workers: Processes that augment on the CPU; 0 augments on the device.
         """
-        _check_data(images, labels)
+        check_data(images, labels)
         where = torch.device(device)
         model = unwrapped(model).to(where)
         check_model(model, images[:1].to(where), labels)
@@ -238,8 +205,15 @@ class Training:
         """Everything a resumed training needs, as copies on the CPU: weights, momentum, epoch."""
         self._require_whole()
         copies = {
-            name: t.detach().cpu().contiguous().clone() for name, t in self._tensors().items()
+            name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, t in self._tensors().items()
         }
+        return {**copies, "epoch": torch.tensor(self.epoch)}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """`state` as copies where the network is: quick, for states that are seldom saved."""
+        self._require_whole()
+        copies = {name: t.detach().clone() for name, t in self._tensors().items()}
         return {**copies, "epoch": torch.tensor(self.epoch)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -272,20 +246,29 @@ class Training:
             )
 
 
-def train_together(trainings: Sequence[Training]) -> Iterator[list[EpochRecord | None]]:
+Outcome = EpochRecord | FloatingPointError | None
+"""Of one more epoch: what it did, why it failed, or None where none was left."""
+
+
+def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
     """Train several networks in turns, step by step; yields when each has done one more epoch.
 
     On CUDA each has a stream of its own, so that small networks fill the device together. Each ends
-    as if it were alone. None stands for a training that had no epoch left.
+    as if it were alone: one whose loss is no number ends there, and the others go on.
     """
     lanes = [_lane(training.device) for training in trainings]
-    while any(training.epoch < training.config.epochs for training in trainings):
-        records: list[EpochRecord | None] = [None] * len(trainings)
-        running = {
-            place: training.steps()
+    failed: set[int] = set()
+
+    def left() -> list[int]:
+        return [
+            place
             for place, training in enumerate(trainings)
-            if training.epoch < training.config.epochs
-        }
+            if place not in failed and training.epoch < training.config.epochs
+        ]
+
+    while places := left():
+        records: list[Outcome] = [None] * len(trainings)
+        running = {place: trainings[place].steps() for place in places}
         for stream in filter(None, lanes):  # weights may have been written since
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         fresh = set(running)
@@ -298,6 +281,10 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[EpochRecord |
                 except StopIteration as end:  # the epoch's last look has waited for the device
                     records[place] = end.value
                     del running[place]
+                except FloatingPointError as error:
+                    records[place] = error
+                    failed.add(place)
+                    del running[place]
                 if lane is not None and place in fresh:
                     lane.synchronize()  # the others use the policy's tables that it has sent
                     fresh.discard(place)
@@ -309,56 +296,6 @@ def _lane(device: torch.device) -> torch.cuda.Stream | None:
     if device.type != "cuda":
         return None
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _check_data(images: Tensor, labels: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.ndim != 4:
-        raise TypeError(
-            f"images should be uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
-        )
-    if images.numel() == 0:
-        raise ValueError(f"there are no images: shape {tuple(images.shape)}")
-    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"labels should be int64 ({len(images)},), got {labels.dtype} {tuple(labels.shape)}"
-        )
-
-
-def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
-    """The number of outputs of a model that can take the images and has enough for the labels.
-
-    Args:
-        image: One, uint8 (1, C, H, W), on the model's device.
-    """
-    try:
-        with _eval_mode(model), torch.no_grad():
-            logits = model(image)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AssertionError) as error:
-        shape = tuple(image.shape[1:])
-        raise ValueError(f"the model cannot take images of shape {shape}: {error}") from error
-    if not isinstance(logits, Tensor) or logits.ndim != 2:
-        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise ValueError(f"the model should return logits (N, classes), got {got}")
-    outside = sorted(set(labels[(labels < 0) | (labels >= logits.shape[1])].tolist()))
-    if outside:
-        raise ValueError(
-            f"labels should be in 0..{logits.shape[1] - 1}, the model's outputs; got "
-            f"{', '.join(map(str, outside[:5]))}{', ...' if len(outside) > 5 else ''}"
-        )
-    return int(logits.shape[1])
 
 
 def _check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

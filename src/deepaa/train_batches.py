@@ -42,6 +42,22 @@ def batch_sizes(count: int, batch: int) -> list[int]:
     return [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
 
 
+def batch_rows(images: Tensor, copies: int, rank: int = 0, world: int = 1) -> Tensor:
+    """Index and copy of each row as one number; all images of a copy, then those of the next.
+
+    Processes take neighbouring rows, so as many processes as copies see every image once each.
+
+    Args:
+        images: Indices of the images of a batch.
+        rank: The process whose share it is.
+        world: Processes in all.
+    """
+    numbers = torch.arange(copies).repeat_interleave(len(images))
+    rows = images.repeat(copies) + (numbers << COPY_SHIFT)
+    own = distributed.share(len(rows), rank, world)
+    return rows[own.start : own.stop]
+
+
 class ImageBatches:
     """Batches of images in memory; all randomness is a function of seed, epoch, image and copy."""
 
@@ -79,7 +95,11 @@ class ImageBatches:
         order = torch.randperm(len(self.images), generator=generator)
         size = self.config.batch
         starts = range(0, sum(self.sizes), size)
-        batches = [self._rows(order[: sum(self.sizes)][at : at + size]) for at in starts]
+        place = (distributed.rank(), distributed.world_size()) if self.shared else (0, 1)
+        batches = [
+            batch_rows(order[: sum(self.sizes)][at : at + size], self.config.copies, *place)
+            for at in starts
+        ]
         if self.workers:
             return self._from_workers(batches, number)
         return self._ahead(batches, number)
@@ -92,18 +112,6 @@ class ImageBatches:
             draw = self.policy.draw(sample_keys(self.config.seed, epoch, rows), epoch)
             images = apply_batch(images, draw, self.policy.table)
         return images, labels
-
-    def _rows(self, batch: Tensor) -> Tensor:
-        """Index and copy of each row as one number; all images of a copy, then those of the next.
-
-        Processes take neighbouring rows, so as many processes as copies see every image once each.
-        """
-        copies = torch.arange(self.config.copies).repeat_interleave(len(batch))
-        rows = batch.repeat(self.config.copies) + (copies << COPY_SHIFT)
-        if not self.shared:
-            return rows
-        own = distributed.share(len(rows), distributed.rank(), distributed.world_size())
-        return rows[own.start : own.stop]
 
     def _ahead(self, batches: list[Tensor], epoch: int) -> Iterator[Batch]:
         """Several batches are augmented in one call."""

@@ -112,9 +112,18 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 
 def with_setting(config: TrainConfig, change: str) -> TrainConfig:
-    """The settings after `NAME=VALUE`, the value as JSON has it: clip=0, milestones=[60,120]."""
+    """The settings after `NAME=VALUE`, see `setting`."""
+    name, value = setting(change)
+    return replace(config, **{name: value})
+
+
+def setting(change: str) -> tuple[str, Any]:
+    """Name and value of `NAME=VALUE`, the value as JSON has it: clip=0, milestones=[60,120]."""
     name, equals, text = change.partition("=")
-    kinds = {field.name: str(field.type) for field in fields(config)}
+    kinds = {field.name: str(field.type) for field in fields(TrainConfig)}
+    del kinds["seed"]
+    if name == "seed":
+        raise ValueError(f"seeds are given with --seed or --seeds, not with --set {change}")
     if not equals or name not in kinds:
         raise ValueError(
             f"--set takes NAME=VALUE with a name of {', '.join(kinds)}; got {change!r}"
@@ -127,5 +136,8 @@ def with_setting(config: TrainConfig, change: str) -> TrainConfig:
     fits = isinstance(value, _KINDS[kind])
     if not fits or (isinstance(value, bool) and "bool" not in kind):
         raise ValueError(f"{name} should be {kind}, got {text!r}")
-    changed: dict[str, Any] = {name: float(value) if kind == "float" else value}
-    return replace(config, **changed)
+    if isinstance(value, list):
+        if any(isinstance(v, bool) or not isinstance(v, int | float) for v in value):
+            raise ValueError(f"{name} should be a list of numbers, got {text!r}")
+        value = tuple(map(float, value))
+    return name, float(value) if kind == "float" else value

@@ -161,10 +161,12 @@ class RecordedStep:
         stream.wait_stream(torch.cuda.current_stream())
         arguments = self._images, self._labels, len(images)
         with _put_back(self.step), _best_algorithms(self.step.config.compile):
-            with torch.cuda.stream(stream):  # compiles, and lets libraries choose their algorithms
-                for _ in range(WARM_UP):
-                    self.step.run(*arguments)
-            torch.cuda.current_stream().wait_stream(stream)
+            try:
+                with torch.cuda.stream(stream):  # compiles, and has libraries choose algorithms
+                    for _ in range(WARM_UP):
+                        self.step.run(*arguments)
+            finally:  # steps before an error may still be writing what is put back
+                torch.cuda.current_stream().wait_stream(stream)
             self.step.optimizer.zero_grad(set_to_none=True)  # the graph owns its gradients
             self._outcome = self._captured(graph, stream, arguments)
         self._graph = graph
@@ -187,11 +189,11 @@ def make_step(
     model: nn.Module, config: TrainConfig, device: torch.device, *, shared: bool = False
 ) -> Step | RecordedStep:
     """The step that the settings ask for on this device."""
-    step = Step(model, config, device, shared=shared)
     possible = device.type == "cuda" and not shared
     if config.graph and not possible:
         reason = "several processes share a batch" if shared else f"the device is {device.type}"
         raise ValueError(f"graph: a step cannot be recorded where {reason}; leave graph unset")
+    step = Step(model, config, device, shared=shared)
     wanted = possible if config.graph is None else config.graph
     return RecordedStep(step, must=bool(config.graph)) if wanted else step
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from deepaa.models import build_model
+from deepaa.models import build_model, channel_statistics
 from deepaa.own_model import is_own, load_model
 from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
@@ -17,7 +17,8 @@ from deepaa.test_sets import TrainTest
 from deepaa.train import Metrics, Training, check_model, evaluate
 from deepaa.train_config import TrainConfig
 
-Levels = tuple[tuple[float, ...], tuple[float, ...]]
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of the channels."""
 SAMPLE = 512
 """Images from which the levels of images on disk are taken."""
 
@@ -40,7 +41,9 @@ class Material(Protocol):
         """How the model does on the test images."""
 
 
-def new_model(spec: str, material: Material, seed: int, levels: Levels | None = None) -> nn.Module:
+def new_model(
+    spec: str, material: Material, seed: int, levels: Normalisation | None = None
+) -> nn.Module:
     """A fresh network with as many outputs as there are classes, which can take the images.
 
     Args:
@@ -67,6 +70,7 @@ class InMemory:
     def __init__(self, data: TrainTest, *, workers: int = 0) -> None:
         """See `train_and_test`."""
         self.data, self.workers = data, workers
+        self._placed: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def facts(self) -> dict[str, Any]:
         """Names, numbers and checksums."""
@@ -90,10 +94,17 @@ class InMemory:
         self, model: nn.Module, policy: Policy | None, config: TrainConfig, device: torch.device
     ) -> Training:
         """See `Training`."""
-        images, labels = self.data.train.images, self.data.train.labels
+        images, labels = self.placed(torch.device("cpu") if self.workers else device)
         return Training(
             model, images, labels, policy, config, device, shared=True, workers=self.workers
         )
+
+    def placed(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Training images and labels on a device, one copy for all trainings there."""
+        if device not in self._placed:
+            train = self.data.train
+            self._placed[device] = train.images.to(device), train.labels.to(device)
+        return self._placed[device]
 
     def test(self, model: nn.Module) -> Metrics:
         """On all test images."""
@@ -126,12 +137,20 @@ class FromDisk:
         }
 
     def sample(self) -> LabelledImages:
-        """The first images of an epoch."""
+        """Some images as a test sees them, whatever the policy."""
         if self._sample is None:
-            first = next(self.train.batches(0, min(SAMPLE, len(self.train)), seed=0))
-            images, names = first.images.cpu(), self.train.class_names
+            images, names = self.train.sample(SAMPLE), self.train.class_names
             self._sample = LabelledImages(images, self.train.labels, names, self.name, "")
         return self._sample
+
+    def levels(self) -> Normalisation:
+        """Mean and deviation of the channels over the sample, to the digits it can vouch for."""
+        mean, std = channel_statistics(self.sample().images)
+        return tuple(round(m, 4) for m in mean), tuple(round(s, 4) for s in std)
+
+    def scanned(self) -> dict[str, Any]:
+        """What the scans of both parts found, to spare a later run."""
+        return {"train": self.train.scanned(), "test": self.test_part.scanned()}
 
     def training(
         self, model: nn.Module, policy: Policy | None, config: TrainConfig, device: torch.device

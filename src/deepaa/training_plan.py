@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,23 +12,49 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from deepaa import distributed
-from deepaa.compared import compared_policy
+from deepaa.agreement import by_main
+from deepaa.compared import compared_policy, with_defaults
+from deepaa.own_operations import import_operations
 from deepaa.pipeline import SMALL_SIDE, proxy_name
 from deepaa.policy import Policy
-from deepaa.policy_file import load_policy
+from deepaa.policy_file import (
+    PBA,
+    SIMPLE,
+    Kind,
+    behind,
+    load_policy,
+    only_chains,
+    policy_names,
+    read_policy,
+)
 from deepaa.recipes import DATA, Recipe, find_recipe
 from deepaa.runs import read_config
+from deepaa.sources import EMBEDDED, SHORT_NAMES
 from deepaa.streaming import StreamedImages, crop_for
-from deepaa.test_sets import train_and_test
-from deepaa.train_config import TrainConfig, with_setting
+from deepaa.test_sets import TrainTest, train_and_test
+from deepaa.train_config import TrainConfig, setting
 from deepaa.training_data import FromDisk, InMemory, Material, new_model
-from deepaa.training_run import KIND, identity, policy_hash
+from deepaa.training_folder import KIND, PATHS, identity, places_of, policy_hash, recognised
 
 EPOCHS = 200
 STREAMED_SIZE = 224
 WORTH_COMPILING = 2_000_000
 """Images through the network from which on compiling it pays."""
+OPTIONS = {"warmup_epochs": "--warmup", "compile": "--compile"}
+"""Options that are not called like their setting."""
+
+
+def check_device(device: str) -> None:
+    """Refuse what is no device here, before torch does it at length."""
+    if device not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", device):
+        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device}: torch finds no CUDA device here")
+
+
+def is_policy_name(text: str) -> bool:
+    """Whether a text means a policy with a name, whatever files lie around."""
+    return text.partition(":")[0] in (SIMPLE, PBA, *policy_names())
 
 
 @dataclass(frozen=True)
@@ -48,8 +75,12 @@ class Asked:
     """Of that run."""
 
 
-def stored(folder: Path) -> Asked:
-    """What the run in `folder` trains."""
+def stored(folder: Path, places: Mapping[str, str | None] | None = None) -> Asked:
+    """What the run in `folder` trains.
+
+    Args:
+        places: Where its images lie now, by the names of `PATHS`; None for the others.
+    """
     if not (folder / "config.json").exists():
         reason = "holds no run" if folder.is_dir() else "no such folder"
         raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
@@ -61,7 +92,8 @@ def stored(folder: Path) -> Asked:
         source, model = dict(config["source"]), str(config["model"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{folder}: config.json is not one of this version: {error}") from error
-    return Asked(source, None, model, known=known, folder=folder)
+    now = {name: place for name, place in (places or {}).items() if place is not None}
+    return Asked({**source, **places_of(folder), **now}, None, model, known=known, folder=folder)
 
 
 @dataclass
@@ -77,20 +109,47 @@ class Plan:
     recipe: Recipe | None
 
     @classmethod
-    def of(cls, asked: Asked, device: torch.device, *, download: bool, workers: int | None) -> Plan:
-        """Read the images and the policy, and settle what was left open."""
+    def of(
+        cls,
+        asked: Asked,
+        device: torch.device,
+        *,
+        download: bool = False,
+        workers: int | None = None,
+        like: Plan | None = None,
+        scan: bool = True,
+        scans: Mapping[str, Any] | None = None,
+    ) -> Plan:
+        """Read the images and the policy, and settle what was left open.
+
+        Args:
+            like: Another plan; images that both have are not read and kept twice.
+            scan: Whether files that are read in every epoch are all decoded first.
+            scans: What that found before, by `Plan.scans`; it is not done again.
+        """
         source = dict(asked.source)
         recipe = None if asked.recipe is None else find_recipe(asked.recipe, source["data"])
         source = _completed(source, recipe)
         start = _start(recipe, asked)
-        _policy(source, start.epochs, "cifar", asked.folder)  # refuses a wrong name at once
-        material = _material(source, device, start, asked.folder, download, workers)
-        shape = material.facts()["shape"]
-        policy = _policy(source, start.epochs, space_of(shape), asked.folder)
+        side = source["size"] or SMALL_SIDE  # until the images are there
+        space = space_of([3, side, side])
+        policy = _policy(source, start.epochs, space, asked.folder)  # refuses a wrong name at once
+        same = like is not None and _same_images(like.source, source)
+        if like is not None and same and not like.streams:
+            material = like.material
+        else:
+            known = like.scans() if like is not None and same else scans
+            decoding = {"workers": workers, "scan": scan, "known": known or {}}
+            material = _material(source, device, policy, download, decoding)
+        if isinstance(material, FromDisk) and source["levels"] is None:
+            source["levels"] = material.levels()  # for the record, and for seeds that join later
+        facts = material.facts()
+        if space_of(facts["shape"]) != space:
+            policy = _policy(source, start.epochs, space_of(facts["shape"]), asked.folder)
         name = asked.model or (recipe.model if recipe else None)
         if name is None:
             name = proxy_name(material.sample().images, device)
-        images = start.epochs * start.copies * material.facts()["train_images"]
+        images = start.epochs * start.copies * facts["train_images"]
         config = asked.known or _settled(start, asked, device, images)
         return cls(source, material, policy, name, config, device, recipe)
 
@@ -103,15 +162,28 @@ class Plan:
         """A fresh network."""
         return new_model(self.model_name, self.material, seed, self.source["levels"])
 
-    def identity(self) -> dict[str, Any]:
-        """What the run folder is compared by."""
-        return identity(self.policy, self.model_name, self.config, self.material, self.source)
+    def rehearse(self) -> None:
+        """Set up a training and do nothing with it: what is wrong is said before files are made."""
+        self.material.training(self.model(0), self.policy, self.config, self.device)
+
+    def identity(self, folder: Path | None = None) -> dict[str, Any]:
+        """What the run folder is compared by, in the words of the run that is there."""
+        found = identity(self.policy, self.model_name, self.config, self.material, self.source)
+        return found if folder is None else recognised(found, folder)
+
+    def scans(self) -> dict[str, Any]:
+        """What was found when all files were decoded; nothing where they are in memory."""
+        return self.material.scanned() if isinstance(self.material, FromDisk) else {}
+
+    def places(self) -> dict[str, Any]:
+        """Where the images lie."""
+        return {name: self.source[name] for name in PATHS}
 
     def facts(self) -> dict[str, Any]:
         """What results.json says beside the seeds."""
         found = self.identity()
-        names = ("policy", "defaults", "first_layers")
-        policy = {"name": self.source["policy"], **{n: self.source[n] for n in names[1:]}}
+        policy = {"name": self.source["policy"]}
+        policy |= {name: self.source[name] for name in ("defaults", "first_layers")}
         policy |= {"layers": self.policy.depth, "sha256": policy_hash(self.policy)}
         return {"policy": policy, **{n: found[n] for n in ("model", "train", "images")}}
 
@@ -123,16 +195,15 @@ def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:
 
 def _completed(source: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
     """The source with what the recipe says about the images."""
-    is_large = recipe is not None and recipe.space == "imagenet"
     if recipe is not None:
         source["levels"] = DATA[recipe.data].levels
     source.setdefault("levels", None)
     if recipe is not None and source["data"] is None:
-        if is_large:
+        if recipe.stream:
             raise ValueError(f"--recipe {recipe.name} needs --data, a folder with train and val")
         source["data"] = recipe.data
     if source["stream"] is None:
-        source["stream"] = is_large
+        source["stream"] = recipe is not None and recipe.stream
     if source["stream"] and source["size"] is None:
         source["size"] = recipe.size if recipe is not None else STREAMED_SIZE
     if source["stream"]:
@@ -142,43 +213,54 @@ def _completed(source: dict[str, Any], recipe: Recipe | None) -> dict[str, Any]:
             )
         if source["data"] is None or not Path(source["data"]).is_dir():
             raise ValueError(f"--stream reads a folder with train and val, got {source['data']!r}")
+    source["root"] = _settled_root(source)
     return source
+
+
+# Settings
 
 
 def _start(recipe: Recipe | None, asked: Asked) -> TrainConfig:
     """The settings that were asked for; some may still depend on the device."""
     if asked.known is not None:
         return asked.known
-    given = dict(asked.given)
-    if recipe is None and "epochs" not in given:
-        given["epochs"] = EPOCHS
-    changes = list(asked.changes)
-    base = TrainConfig() if recipe is None else recipe.train
+    base = TrainConfig(epochs=EPOCHS) if recipe is None else recipe.train
+    changes = dict(map(setting, asked.changes))
+    if twice := sorted(changes.keys() & asked.given.keys()):
+        option = OPTIONS.get(twice[0], f"--{twice[0].replace('_', '-')}")
+        raise ValueError(f"{twice[0]} is given twice: with {option} and with --set")
+    changes |= asked.given
     # a schedule and its milestones only make sense together
-    pairs = [change for change in changes if change.startswith(("schedule=", "milestones="))]
-    for change in changes:
-        if change not in pairs:
-            base = with_setting(base, change)
-    if pairs:
-        base = _rescheduled(base, pairs)
-    return dataclasses.replace(base, **given)
+    if changes.get("schedule") == "cosine":
+        changes.setdefault("milestones", ())
+    elif changes.get("milestones"):
+        changes.setdefault("schedule", "step")
+    _check_length(recipe, base, changes)
+    return dataclasses.replace(base, **changes)
 
 
-def _rescheduled(base: TrainConfig, pairs: list[str]) -> TrainConfig:
-    plain = dataclasses.replace(base, schedule="step", milestones=base.milestones or (1.0,))
-    for change in sorted(pairs):  # milestones come first
-        name, _, value = change.partition("=")
-        if name == "schedule" and value == "cosine":
-            return dataclasses.replace(plain, schedule="cosine", milestones=())
-        plain = with_setting(plain, change)
-    if base.schedule != "step" and not any(pair.startswith("milestones=") for pair in pairs):
-        raise ValueError("--set schedule=step needs --set milestones=[EPOCH,...]")
-    return plain
+def _check_length(recipe: Recipe | None, base: TrainConfig, changes: Mapping[str, Any]) -> None:
+    """Refuse milestones that never come, and a warm-up of the recipe that leaves no time."""
+    epochs = changes.get("epochs", base.epochs)
+    if recipe is not None and "warmup_epochs" not in changes and epochs <= base.warmup_epochs:
+        raise ValueError(
+            f"the recipe's warm-up of {base.warmup_epochs:g} epochs leaves nothing of {epochs}; "
+            "add --warmup"
+        )
+    milestones = changes.get("milestones", base.milestones)
+    if late := [f"{m:g}" for m in milestones if m >= epochs]:
+        whose = "milestones" if "milestones" in changes else "the recipe's milestones"
+        raise ValueError(
+            f"{whose} {', '.join(late)} never come in {epochs} epochs; "
+            "add --set milestones=[EPOCH,...] or --set schedule=cosine"
+        )
 
 
 def _settled(config: TrainConfig, asked: Asked, device: torch.device, images: int) -> TrainConfig:
-    """The settings with the choices that a device makes."""
+    """The settings with the choices that a device makes; a recipe made its own for CUDA."""
     cuda = device.type == "cuda"
+    if cuda and asked.recipe is not None:
+        return config
     named = {change.partition("=")[0] for change in asked.changes} | asked.given.keys()
     choices: dict[str, Any] = {
         "precision": "bfloat16" if cuda else "float32",
@@ -190,6 +272,9 @@ def _settled(config: TrainConfig, asked: Asked, device: torch.device, images: in
     )
 
 
+# The policy
+
+
 def _policy(
     source: Mapping[str, Any],
     epochs: int,
@@ -197,47 +282,84 @@ def _policy(
     folder: Path | None,
 ) -> Policy:
     """The policy; a run that goes on has its own copy, whatever became of the file."""
+    operations = import_operations(source.get("operations", ()))
     if folder is not None and (folder / "policy.json").exists():
-        return load_policy(folder / "policy.json")
-    return compared_policy(
-        source["policy"],
-        defaults=source["defaults"],
-        space=space,
-        epochs=epochs,
-        first_layers=source["first_layers"],
-    )
+        return load_policy(folder / "policy.json", operations)
+    name, defaults, first = source["policy"], source["defaults"], source["first_layers"]
+    # own operations can only stand in a file of this package
+    if operations and (found := read_policy(name, operations, space)).kind is Kind.FILE:
+        usual = behind(SIMPLE, name) is not None or only_chains(found.policy)
+        policy = found.policy if first is None else _first_layers(found.policy, first, name)
+        return with_defaults(policy, space) if (usual if defaults is None else defaults) else policy
+    try:
+        return compared_policy(
+            name, defaults=defaults, space=space, epochs=epochs, first_layers=first
+        )
+    except ValueError:
+        if first is None:
+            raise
+    whole = compared_policy(name, defaults=False, space=space, epochs=epochs)
+    return _first_layers(whole, first, name)  # says how many there are
+
+
+def _first_layers(policy: Policy, count: int, name: str) -> Policy:
+    if count > policy.depth:
+        layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
+        raise ValueError(f"--first-layers {count}: {name} has {layers}")
+    return policy.first_layers(count)
+
+
+# The images
 
 
 def _material(
     source: Mapping[str, Any],
     device: torch.device,
-    config: TrainConfig,
-    folder: Path | None,
+    policy: Policy,
     download: bool,
-    workers: int | None,
+    decoding: Mapping[str, Any],
 ) -> Material:
     if not source["stream"]:
-        return InMemory(_loaded(source, download), workers=workers or 0)
-    size = source["size"]
-    policy = _policy(source, config.epochs, space_of([3, size, size]), folder)
-    reading: dict[str, Any] = {"workers": workers, "device": device}
+        return InMemory(_loaded(source, download), workers=decoding["workers"] or 0)
+    known, size = decoding["known"], source["size"]
+    reading: dict[str, Any] = {**decoding, "device": device}
     reading["on_bad_image"] = source["on_bad_image"]
+    reading["known"] = known.get("train")
     train = StreamedImages(source["data"], size, train=True, crop=crop_for(policy), **reading)
+    reading["known"] = known.get("test")
     test = StreamedImages(source["data"], size, train=False, **reading)
     return FromDisk(train, test, Path(source["data"]).resolve().name)
 
 
-def _loaded(source: Mapping[str, Any], download: bool) -> Any:
+def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
     """Images in memory; one process fetches them, the others find them."""
-    if download and not distributed.is_main():
-        distributed.barrier()
-    names = ("test", "holdout", "size", "root", "on_bad_image")
-    try:
-        found = train_and_test(
-            source["data"], download=download, **{name: source[name] for name in names}
-        )
-    except MemoryError as error:
-        raise MemoryError(f"{error}; or read them from disk with --stream") from error
-    if download and distributed.is_main():
-        distributed.barrier()
-    return found
+
+    def load() -> TrainTest:
+        names = ("test", "holdout", "size", "root", "on_bad_image")
+        try:
+            return train_and_test(
+                source["data"], download=download, **{name: source[name] for name in names}
+            )
+        except MemoryError as error:
+            raise MemoryError(f"{error}; or read them from disk with --stream") from error
+
+    fetched = by_main(load) if download else None
+    return load() if fetched is None else fetched
+
+
+def _same_images(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    names = (*PATHS, "holdout", "size", "stream", "on_bad_image")
+    return all(one[name] == other[name] for name in names)
+
+
+def _settled_root(source: Mapping[str, Any]) -> str | None:
+    """Where data sets with a name lie, from any folder; None where there is none of them."""
+
+    def has_name(place: str | None) -> bool:
+        if place is None or place == EMBEDDED:
+            return False
+        return place in SHORT_NAMES or not Path(place).exists()
+
+    if not any(has_name(source[name]) for name in ("data", "test")):
+        return None
+    return str(Path(source["root"] or "data").resolve())

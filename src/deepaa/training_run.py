@@ -1,4 +1,4 @@
-"""Several seeds of one training in a run folder, and what they reach.
+"""Several seeds of one training in a run folder, several such runs side by side.
 
 A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
 the same networks, bit for bit. Later calls add seeds to the same folder.
@@ -7,29 +7,27 @@ the same networks, bit for bit. Later calls add seeds to the same folder.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from itertools import zip_longest
 from statistics import median
 from typing import Any, NamedTuple
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
+from deepaa.agreement import by_main
 from deepaa.pipeline import StopAskedError
 from deepaa.policy import Policy
-from deepaa.policy_json import dumps
 from deepaa.provenance import provenance
-from deepaa.results import RESULTS, SeedResult, document
-from deepaa.run_files import RunError, read_json
-from deepaa.runs import Run
-from deepaa.train import EpochRecord, TrainConfig, Training, train_together
+from deepaa.results import RESULTS, SeedFailure, SeedResult, document
+from deepaa.run_files import write_file
+from deepaa.runs import Run, part_of
+from deepaa.train import EpochRecord, Outcome, TrainConfig, Training, train_together
 from deepaa.training_data import Material
-
-SEEDS = "seeds.json"
-KIND = "train"
+from deepaa.training_folder import failures_of, results_of
 
 
 class SeedEpoch(NamedTuple):
@@ -39,7 +37,7 @@ class SeedEpoch(NamedTuple):
     record: EpochRecord
 
 
-Event = SeedEpoch | SeedResult
+Event = SeedEpoch | SeedResult | SeedFailure
 
 
 class TrainingRun:
@@ -83,6 +81,7 @@ class TrainingRun:
         self.stopped = False
         self._stop = stop
         self._saved_at = time.monotonic()
+        self._at_work: dict[int, Training] = {}
         self._unsaved: tuple[list[int], dict[str, Tensor]] | None = None
         self._resume()
 
@@ -92,8 +91,12 @@ class TrainingRun:
         position: Mapping[str, Any] = {} if saved is None else saved.position
         group, state = position.get("seeds", []), {} if saved is None else saved.tensors
         self._group, self._state, history = distributed.from_main((group, state, history))
+        self.has_state = saved is not None
+        """Whether the folder holds a state to go on from."""
         self.results = results_of(history)
         """Of the seeds that are done, in the order in which they ended."""
+        self.failures = failures_of(history)
+        """Of the seeds whose loss was no number."""
         self._times: dict[int, list[tuple[float, int]]] = {}
         for record in history:
             if record["kind"] == "epoch":
@@ -105,64 +108,106 @@ class TrainingRun:
     def pending(self) -> list[int]:
         """Seeds that are not done."""
         done = {result.seed for result in self.results}
+        done |= {failure.seed for failure in self.failures}
         return [seed for seed in self.seeds if seed not in done]
+
+    @property
+    def begun(self) -> list[int]:
+        """Seeds that were being trained when the run was left."""
+        return [seed for seed in self._group if seed in self.pending]
 
     def __iter__(self) -> Iterator[Event]:
         """Train the seeds that are left; events as they come."""
-        self.write_results()  # a kill may have come between the last state and this file
-        try:
-            while group := self._next_group():
-                yield from self._train(group)
-        except StopAskedError:
-            self.save()
-            self.stopped = True
-        except FloatingPointError:
-            self.save()
-            raise
+        for _, event in train_side_by_side([self], self.parallel):
+            yield event
 
-    def _next_group(self) -> list[int]:
-        """Seeds to train together: those that were begun, else the next ones."""
-        begun = [seed for seed in self._group if seed in self.pending]
-        return begun or self.pending[: self.parallel]
+    # What `train_side_by_side` asks for
 
-    def _train(self, group: list[int]) -> Iterator[Event]:
+    def begin(self, group: Sequence[int]) -> list[Training]:
+        """Trainings of these seeds, where they were left."""
         trainings = [self._training(seed) for seed in group]
-        if self._state and group == self._group:
-            for seed, training in zip(group, trainings, strict=True):
-                training.load_state(_part(self._state, f"{seed}."))
-        self._group, self._state = group, {}
-        for records in train_together(trainings):
-            events = [
-                SeedEpoch(seed, record)
-                for seed, record in zip(group, records, strict=True)
-                if record is not None
-            ]
-            for event in events:
-                self._log(event)
-            self._keep(group, trainings)
-            yield from events
-            self._leave_if_asked()
-        found = [self._tested(*pair, len(group)) for pair in zip(group, trainings, strict=True)]
+        for seed, training in zip(group, trainings, strict=True):
+            if state := part_of(self._state, f"{seed}."):
+                training.load_state(state)
+        self._at_work = dict(zip(group, trainings, strict=True))
+        self._group, self._state = list(group), {}
+        return trainings
+
+    def note(self, outcomes: Mapping[int, Outcome]) -> list[Event]:
+        """Keep what an epoch of each seed at work did."""
+        events: list[Event] = []
+        for seed, outcome in outcomes.items():
+            if isinstance(outcome, EpochRecord):
+                events.append(SeedEpoch(seed, outcome))
+                self._times.setdefault(seed, []).append((outcome.seconds, outcome.images))
+                self._log("epoch", {"seed": seed, **outcome._asdict()})
+        broken = {s: o for s, o in outcomes.items() if isinstance(o, FloatingPointError)}
+        events += [self._give_up(seed, error) for seed, error in broken.items()]
+        if events:
+            self._keep()
+        if broken:
+            self.save()
+            self.write_results()
+        return events
+
+    def finish(self, together: int) -> list[SeedResult]:
+        """Test the networks at work, of `together` that were trained at once."""
+        found = [self._tested(*pair, together) for pair in self._at_work.items()]
         for result in found:
             self.results.append(result)
-            if self.run is not None:
-                self.run.log({"kind": "seed", **result._asdict()})
-        self._keep(group, trainings)
-        self.save()
-        self.write_results()
-        yield from found
+            self._log("seed", result._asdict())
+        if found:
+            self._keep()
+            self.save()
+            self.write_results()
+        self._at_work = {}
+        return found
+
+    def leave_if_asked(self) -> None:
+        """Leave what is half done if somebody wants to stop."""
+        if distributed.any_rank(self._stop()):
+            raise StopAskedError
 
     def _training(self, seed: int) -> Training:
         config = dataclasses.replace(self.config, seed=seed)
         model = self.make_model(seed)
         training = self.material.training(model, self.policy, config, self.device)
-        training.before_step = self._leave_if_asked
+        training.before_step = self.leave_if_asked
         return training
 
-    def _tested(self, seed: int, training: Training, parallel: int) -> SeedResult:
+    def _give_up(self, seed: int, error: FloatingPointError) -> SeedFailure:
+        """Leave the seed as failed, with the state before the epoch that failed beside it."""
+        training = self._at_work.pop(seed)
+        kept = self._write_last_good(seed)
+        reason = f"{error}; " + (
+            f"the epochs before it are in {kept}" if kept else "no epoch ended"
+        )
+        failure = SeedFailure(seed, training.epoch, reason)
+        self.failures.append(failure)
+        self._log("failed", failure._asdict())
+        return failure
+
+    def _write_last_good(self, seed: int) -> str | None:
+        if self.run is None:
+            return None
+        saved = None
+        if self._unsaved is None and (saved := self.run.latest()) is None:
+            return None
+        state = saved.tensors if saved is not None else (self._unsaved or ([], {}))[1]
+        own = part_of(state, f"{seed}.")
+        if not own:
+            return None
+        plain = {
+            name: t.to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, t in own.items()
+        }
+        name = f"failed-{seed}.safetensors"
+        write_file(self.run.folder / name, safetensors.torch.save(plain))
+        return name
+
+    def _tested(self, seed: int, training: Training, together: int) -> SeedResult:
         # batch norm's statistics are those of the main process's share
-        metrics = self.material.test(training.model) if distributed.is_main() else None
-        metrics = distributed.from_main(metrics)
+        metrics = distributed.from_main(by_main(lambda: self.material.test(training.model)))
         assert metrics is not None
         times = self._times.get(seed, [])
         rate = median([images / max(seconds, 1e-9) for seconds, images in times] or [0.0])
@@ -173,33 +218,27 @@ class TrainingRun:
             training.epoch,
             sum(seconds for seconds, _ in times),
             rate,
-            parallel,
+            together,
             _device_name(self.device),
             torch.__version__,
         )
 
-    def _leave_if_asked(self) -> None:
-        if distributed.any_rank(self._stop()):
-            raise StopAskedError
-
     # Saving
 
-    def _log(self, event: SeedEpoch) -> None:
-        record = event.record
-        self._times.setdefault(event.seed, []).append((record.seconds, record.images))
+    def _log(self, kind: str, record: Mapping[str, Any]) -> None:
         if self.run is not None:
-            self.run.log({"kind": "epoch", "seed": event.seed, **record._asdict()})
+            self.run.log({"kind": kind, **record})
 
-    def _keep(self, group: list[int], trainings: Sequence[Training]) -> None:
+    def _keep(self) -> None:
         """Hold the state that belongs to the newest records, and save it when it is time."""
         if self.run is None:
             return
         state = {
             f"{seed}.{name}": tensor
-            for seed, training in zip(group, trainings, strict=True)
-            for name, tensor in training.state().items()
+            for seed, training in self._at_work.items()
+            for name, tensor in training.snapshot().items()
         }
-        self._unsaved = (group, state)
+        self._unsaved = (list(self._at_work), state)
         if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
             self.save()
 
@@ -209,119 +248,71 @@ class TrainingRun:
             return
         group, state = self._unsaved
         self.run.save(state, {"seeds": group})
-        self._unsaved = None
+        self._unsaved, self.has_state = None, True
         self._saved_at = time.monotonic()
 
     def write_results(self) -> None:
         """Put what is known now into results.json."""
         if self.run is not None:
-            made = {"made_by": provenance()}
-            self.run.write_json(RESULTS, document(self.results, {**self.facts, **made}))
+            facts = {**self.facts, "made_by": provenance()}
+            self.run.write_json(RESULTS, document(self.results, facts, self.failures))
 
 
-def results_of(history: Sequence[Mapping[str, Any]]) -> list[SeedResult]:
-    """The results that a run's history holds."""
-    rows = [record for record in history if record["kind"] == "seed"]
-    return [SeedResult(**{k: v for k, v in row.items() if k != "kind"}) for row in rows]
+def train_side_by_side(
+    runs: Sequence[TrainingRun], parallel: int = 1
+) -> Iterator[tuple[TrainingRun, Event]]:
+    """Train all seeds of several runs, `parallel` networks at once; events as they come.
+
+    Runs take turns, so that the first seed of each comes before the second of any. A seed whose
+    loss is no number is left as failed, and the others go on.
+    """
+    for run in runs:
+        run.write_results()  # a kill may have come between the last state and this file
+    try:
+        while group := _next_group(runs, parallel):
+            yield from _train(runs, group)
+    except StopAskedError:
+        for run in runs:
+            run.save()
+            run.stopped = True
 
 
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+Place = tuple[TrainingRun, int]
+
+
+def _next_group(runs: Sequence[TrainingRun], parallel: int) -> list[Place]:
+    """Seeds to train together: those that were begun, else the next ones."""
+    if begun := [(run, seed) for run in runs for seed in run.begun]:
+        return begun
+    pending = [set(run.pending) for run in runs]
+    turns = zip_longest(*(run.seeds for run in runs))
+    places = [
+        (run, seed)
+        for turn in turns
+        for run, left, seed in zip(runs, pending, turn, strict=True)
+        if seed in left
+    ]
+    return places[:parallel]
+
+
+def _train(
+    runs: Sequence[TrainingRun], group: Sequence[Place]
+) -> Iterator[tuple[TrainingRun, Event]]:
+    seeds = {id(run): [seed for its, seed in group if its is run] for run in runs}
+    busy = [run for run in runs if seeds[id(run)]]
+    owners = [(run, seed) for run in busy for seed in seeds[id(run)]]
+    trainings = [training for run in busy for training in run.begin(seeds[id(run)])]
+    for outcomes in train_together(trainings):
+        pairs = list(zip(owners, outcomes, strict=True))
+        yield from [
+            (run, event)
+            for run in busy
+            for event in run.note({seed: out for (its, seed), out in pairs if its is run})
+        ]
+        busy[0].leave_if_asked()
+    for run in busy:
+        yield from ((run, result) for result in run.finish(len(group)))
 
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
-
-
-# The folder
-
-
-def identity(
-    policy: Policy | None,
-    model: str,
-    config: TrainConfig,
-    material: Material,
-    source: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What makes two runs the same but for their seeds.
-
-    Args:
-        source: Where policy, model and images came from, for `deepaa train --resume`.
-    """
-    train = dataclasses.asdict(config)
-    del train["seed"]
-    return {
-        "kind": KIND,
-        "policy_sha256": policy_hash(policy),
-        "model": model,
-        "train": train,
-        "images": material.facts(),
-        "source": dict(source),
-    }
-
-
-def policy_hash(policy: Policy | None) -> str | None:
-    """The sha256 of a policy's content, whoever described it how."""
-    if policy is None:
-        return None
-    bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
-    return hashlib.sha256(dumps(bare).encode()).hexdigest()
-
-
-def open_folder(out: str | Path, config: Mapping[str, Any], *, resume: bool) -> Run | None:
-    """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    run, problem = None, None
-    if distributed.is_main():
-        try:
-            run = Run.open_or_create(out, config, resume=resume)
-        except (ValueError, OSError) as error:
-            problem = error
-    problem = distributed.from_main(problem)
-    if problem is not None:
-        raise problem
-    return run
-
-
-def agreed_seeds(
-    run: Run | None, *, count: int | None, given: Sequence[int], resume: bool
-) -> list[int]:
-    """All seeds of a run after new ones were asked for; the folder remembers them.
-
-    Args:
-        count: So many seeds that the run does not have.
-        given: Seeds by number.
-        resume: Whether seeds that were asked for before may still be unfinished.
-    """
-    seeds, problem = [], None
-    if run is not None:
-        try:
-            seeds = _with_new(run, count, given, resume)
-        except ValueError as error:
-            problem = error
-    problem, seeds = distributed.from_main((problem, seeds))
-    if problem is not None:
-        raise problem
-    return seeds
-
-
-def _with_new(run: Run, count: int | None, given: Sequence[int], resume: bool) -> list[int]:
-    path = run.folder / SEEDS
-    known: list[int] = read_json(path)["asked"] if path.exists() else []
-    if repeated := sorted({seed for seed in given if seed in known or given.count(seed) > 1}):
-        raise RunError(
-            f"{run.folder}: seed {repeated[0]} would be trained twice; the run has "
-            f"{', '.join(map(str, known)) or 'none'}: give others, or --seeds for new ones"
-        )
-    run.latest()  # drops records that no state stands for
-    done = {result.seed for result in results_of(run.history())}
-    left = [seed for seed in known if seed not in done]
-    if left and not resume:
-        raise RunError(
-            f"{run.folder}: {'seed' if len(left) == 1 else 'seeds'} {', '.join(map(str, left))} "
-            f"not finished; go on with: deepaa train --resume {run.folder}"
-        )
-    after = max([-1, *known, *given]) + 1
-    new = [*given, *range(after, after + (count or 0))]
-    if new:
-        run.write_json(SEEDS, {"asked": [*known, *new]})
-    return [*known, *new]

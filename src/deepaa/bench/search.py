@@ -112,7 +112,8 @@ def step_time(
 ) -> StepTime:
     """The time of a step in layer 1, or in layer 2 on top of a layer of DeepTA."""
     config = dataclasses.replace(PRESETS[preset].search, **changes)
-    config = dataclasses.replace(config, steps=steps + 1)
+    # every timed step is like the first one of a layer
+    config = dataclasses.replace(config, steps=steps + 1, halvings=0, converged=1.0)
     space = SPACES[PRESETS[preset].space]
     name = model or PRESETS[preset].proxy.model or proxy_name(data.images, device)
     mean, std = channel_statistics(data.images)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -19,9 +19,9 @@ from deepaa.models import build_model, channel_statistics
 from deepaa.policy import Policy
 from deepaa.run_files import write_file
 from deepaa.sources import LabelledImages, load_dataset
-from deepaa.train import Training, train_together
+from deepaa.train import Outcome, Training, train_together
 from deepaa.train_config import TrainConfig
-from deepaa.training_plan import space_of
+from deepaa.training_plan import check_device, space_of
 
 WAYS: Mapping[str, dict[str, Any]] = {
     "plain": {"graph": False, "compile": False},
@@ -97,6 +97,7 @@ def main_train(
             raise ValueError(f"{name} should be at least 1, got {value}")
     if min(parallel, default=0) < 1:
         raise ValueError(f"parallel should be at least 1, got {list(parallel)}")
+    check_device(device)
     where = distributed.init(device)
     ways = _ways(ways, where)
     images = load_dataset(data)
@@ -160,19 +161,13 @@ def train_time(
     amount: _Amount,
 ) -> TrainTime:
     """The time of an epoch of `amount.steps` steps, of several networks at once."""
-    places = torch.arange(config.batch * amount.steps) % len(data.labels)
-    images, labels = data.images[places].to(device), data.labels[places].to(device)
-    mean, std = channel_statistics(data.images)
-    trainings = []
-    for seed in range(amount.parallel):
-        network = build_model(name, len(data.class_names), mean=mean, std=std, seed=seed)
-        trainings.append(Training(network, images, labels, policy, config, device))
+    trainings = set_up(name, data, policy, config, device, amount)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     taken = []
     rounds = train_together(trainings)
     for _ in range(amount.epochs + 1):
-        taken.append(_seconds(lambda: next(rounds), device))
+        taken.append(_seconds(lambda: _round(rounds), device))
     memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
     alone = [_seconds(lambda: _walk(trainings[0]), device) for _ in range(2)]  # second is warm
     rest = taken[1:]
@@ -186,10 +181,42 @@ def train_time(
         median(rest),
         min(rest),
         max(rest),
-        len(places) * amount.parallel,
+        config.batch * amount.steps * amount.parallel,
         alone[1] * amount.parallel,
         memory,
     )
+
+
+def set_up(
+    name: str,
+    data: LabelledImages,
+    policy: Policy,
+    config: TrainConfig,
+    device: torch.device,
+    amount: _Amount,
+) -> list[Training]:
+    """Networks that share one copy of as many images as an epoch takes."""
+    places = torch.arange(config.batch * amount.steps) % len(data.labels)
+    images, labels = data.images[places].to(device), data.labels[places].to(device)
+    mean, std = channel_statistics(data.images)
+    return [
+        Training(
+            build_model(name, len(data.class_names), mean=mean, std=std, seed=seed),
+            images,
+            labels,
+            policy,
+            config,
+            device,
+        )
+        for seed in range(amount.parallel)
+    ]
+
+
+def _round(rounds: Iterator[list[Outcome]]) -> None:
+    """An epoch of every network; the time of one that failed would say nothing."""
+    for outcome in next(rounds):
+        if isinstance(outcome, FloatingPointError):
+            raise outcome
 
 
 def _walk(training: Training) -> None:

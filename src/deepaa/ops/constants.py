@@ -168,7 +168,8 @@ RESAMPLE_BITS = 22
 TAPS = 5
 
 
-def _bicubic(x: Floats) -> Floats:
+def bicubic(x: Floats) -> Floats:
+    """The cubic kernel of Pillow (a = -1/2), in its order of operations."""
     a = -0.5
     x = np.abs(x)
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1
@@ -188,7 +189,7 @@ def bicubic_taps(target: int) -> Ints:
     stop = np.minimum(sources, (centre + 2.0 + 0.5).astype(np.int64))
     taps, total = [], np.zeros_like(centre)
     for t in range(TAPS):
-        tap = np.where(start + t < stop, _bicubic(start + t - centre + 0.5), 0.0)
+        tap = np.where(start + t < stop, bicubic(start + t - centre + 0.5), 0.0)
         total = total + tap
         taps.append(tap)
     scale = 1 << RESAMPLE_BITS

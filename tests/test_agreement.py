@@ -1,0 +1,80 @@
+"""Errors of several processes: all leave, one says why."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import deepaa
+from deepaa.agreement import by_all, by_main
+
+
+def broken() -> int:
+    raise OSError("the disk is gone")
+
+
+def test_one_process_has_its_own_errors() -> None:
+    assert (by_main(lambda: 3), by_all(lambda: 4)) == (3, 4)
+    for several in (by_main, by_all):
+        with pytest.raises(OSError, match="the disk is gone"):
+            several(broken)
+
+
+PROGRAM = """
+import sys
+from deepaa import distributed
+from deepaa.agreement import ElsewhereError, by_all, by_main
+distributed.init("cpu", timeout=30)
+rank = distributed.rank()
+
+def broken():
+    raise OSError(f"disk {rank}")
+
+def only(number, other=lambda: rank):
+    return broken if rank == number else other
+
+def tried(work):
+    try:
+        print("found", work())
+    except Exception as error:
+        print(type(error).__name__, error)
+
+tried(lambda: by_main(lambda: rank))
+tried(lambda: by_main(broken))
+tried(lambda: by_all(lambda: rank))
+tried(lambda: by_all(broken))
+tried(lambda: by_all(only(1)))
+tried(lambda: by_all(lambda: by_main(broken)))
+tried(lambda: by_all(only(1, lambda: by_main(lambda: rank))))
+tried(lambda: by_all(lambda: rank))
+distributed.shutdown()
+"""
+
+
+def test_two_processes_fail_together_and_one_says_why() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    began, processes = time.monotonic(), []
+    for rank in ("0", "1"):
+        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        settings |= {"PYTHONPATH": str(Path(deepaa.__file__).parents[1])}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        command = [sys.executable, "-c", PROGRAM]
+        processes.append(subprocess.Popen(command, env={**os.environ, **settings}, **pipes))
+    shown = [process.communicate(timeout=90) for process in processes]
+    assert time.monotonic() - began < 60
+    elsewhere = "ElsewhereError process {} failed"
+    first, second = elsewhere.format(0), elsewhere.format(1)
+    main = ["found 0", "OSError disk 0", "found 0", "OSError disk 0", second]
+    main += ["OSError disk 0", second, "found 0"]
+    other = ["found None", first, "found 1", first, "OSError disk 1", first, "OSError disk 1"]
+    assert shown[0][0].splitlines() == main, shown
+    assert shown[1][0].splitlines() == [*other, "found 1"], shown

@@ -1,0 +1,181 @@
+"""`deepaa train --stream`: crops, levels and the scan, as a run folder keeps them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.torch import load_file
+
+import deepaa
+from deepaa import cli, scan
+from deepaa.results import read_results
+
+SIZE = 72
+"""Over 64 pixels images get the augmentation of ImageNet."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a tree of 240 pictures in it."""
+    rng = np.random.default_rng(0)
+    for part, count in (("train", 200), ("val", 40)):
+        for i in range(count):
+            place = tmp_path / "tree" / part / "ab"[i % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(0, 90 + 120 * (i % 2), (6, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).resize((100, 80)).save(place / f"{i:03}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(cli.DEBUG, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: object) -> tuple[int, str, str]:
+        code = cli.run(["train", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that a scan decodes from now on."""
+    seen: list[str] = []
+    plain = scan.read_image
+
+    def counted(path: Path, reading: Any) -> Any:
+        seen.append(path.name)
+        return plain(path, reading)
+
+    monkeypatch.setattr(scan, "read_image", counted)
+    return seen
+
+
+STREAM = (
+    *("--data", "tree", "--stream", "--size", SIZE, "--workers", 0, "--device", "cpu"),
+    *("--model", "small", "--epochs", 1, "--batch", 40),
+)
+
+
+def source_of(run: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path(run, "config.json").read_text())["settings"]["source"]
+    return found
+
+
+def test_every_policy_has_its_crop_and_the_same_levels(command: Any) -> None:
+    levels = []
+    crops = {"none": "centre", "crop-flip": "random", "deepta:1": "larger"}
+    for policy, crop in crops.items():
+        run = f"run-{crop}"
+        code, _, err = command(*STREAM, "--policy", policy, "--out", run)
+        assert code == 0, err
+        assert read_results(run)[1]["images"]["crop"] == crop
+        levels.append(source_of(run)["levels"])
+        state = load_file(Path(run, "state.safetensors"))
+        for name, stored in zip(("mean", "std"), levels[-1], strict=True):
+            used = state[f"0.model.normalize.{name}"].flatten().tolist()
+            assert used == pytest.approx(stored, abs=1e-6)
+    assert levels[0] == levels[1] == levels[2]
+    pixels = np.stack([np.asarray(Image.open(p)) for p in Path("tree/train").rglob("*.png")]) / 255
+    assert levels[0][0] == pytest.approx(pixels.mean((0, 1, 2)), abs=0.02)
+    assert levels[0][1] == pytest.approx(pixels.std((0, 1, 2)), abs=0.02)
+    code, _, err = command(*STREAM, "--policy", "crop-flip", "--defaults", "off", "--out", "off")
+    assert code == 0, err
+    assert read_results("off")[1]["images"]["crop"] == "random"  # it is the default itself
+    code, _, err = command(*STREAM, "--policy", "randaugment", "--defaults", "off", "--out", "ra")
+    assert code == 0, err
+    assert read_results("ra")[1]["images"]["crop"] == "centre"
+
+
+def test_a_run_decodes_its_files_once_to_look_at_them(command: Any, decoded: list[str]) -> None:
+    run = (*STREAM, "--policy", "crop-flip", "--out", "run")
+    assert command(*run, "--dry-run")[0] == 0
+    assert not decoded
+    assert not Path("run").exists()
+    assert command(*run)[0] == 0
+    assert len(decoded) == len(set(decoded)) + 40 == 240  # names repeat in the two parts
+    decoded.clear()
+    for again in ((*run,), ("--resume", "run"), ("--resume", "run", "--seeds", 1)):
+        code, _, err = command(*again, *(() if "--stream" in again else ("--workers", 0)))
+        assert code == 0, err
+    assert not decoded
+    assert [result.seed for result in read_results("run")[0]] == [0, 1, 2]
+    # the record alone decides nothing: a spoilt one is made again
+    Path("run/scan.json").write_text("{")
+    assert command(*run)[0] == 0
+    assert len(decoded) == 240
+    assert json.loads(Path("run/scan.json").read_text())["train"]["files"] == 200
+
+
+def test_policies_side_by_side_share_the_scan(command: Any, decoded: list[str]) -> None:
+    code, _, err = command(*STREAM, "--policy", "none", "--policy", "crop-flip", "--out", "both")
+    assert code == 0, err
+    assert len(decoded) == 240
+    crops = [read_results(f"both/{name}")[1]["images"]["crop"] for name in ("none", "crop-flip")]
+    assert crops == ["centre", "random"]
+
+
+def test_the_scan_can_be_left_out(command: Any, decoded: list[str]) -> None:
+    run = (*STREAM, "--policy", "crop-flip", "--no-scan")
+    code, _, err = command(*run, "--out", "run")
+    assert (code, decoded, Path("run/scan.json").exists()) == (0, [], False), err
+    Path("tree/train/a/000.png").write_text("<html>")
+    code, out, err = command(*run, "--out", "bad")
+    assert (code, out, decoded) == (2, "", [])
+    assert "a/000.png (not an image)" in err
+    code, _, err = command(*run, "--on-bad-image", "skip", "--out", "skip")
+    assert (code, "needs a scan, to know which files to skip" in err) == (2, True), err
+    code, _, err = command(*run[:-1], "--on-bad-image", "skip", "--out", "skip")
+    assert code == 0, err
+    assert read_results("skip")[1]["images"]["train_images"] == 199
+    # what was skipped stays so, also where the scan is left out
+    decoded.clear()
+    code, _, err = command("--resume", "skip", "--seeds", 1, "--no-scan", "--workers", 0)
+    assert (code, decoded) == (0, []), err
+    code, out, err = command(*run[:-1], "--on-bad-image", "skip", "--out", "new", "--dry-run")
+    assert (code, "199 images" in out) == (0, True), err
+
+
+def in_two_processes(*arguments: object) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of each, as torchrun would start them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    running = []
+    for rank in ("0", "1"):
+        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
+        settings |= {"PYTHONPATH": str(Path(deepaa.__file__).parents[1])}
+        words = [sys.executable, "-m", "deepaa", "train", *map(str, arguments)]
+        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        running.append(subprocess.Popen(words, env={**os.environ, **settings}, text=True, **pipes))
+    said = [process.communicate(timeout=120) for process in running]
+    return [(p.returncode, out, err) for p, (out, err) in zip(running, said, strict=True)]
+
+
+@pytest.mark.slow
+def test_two_processes_share_scan_and_batches(folder: Path) -> None:
+    run = (*STREAM, "--policy", "deepta:1", "--out", "run")
+    found = in_two_processes(*run)
+    assert [code for code, *_ in found] == [0, 0], found
+    assert found[1][1:] == ("", "")
+    results, content = read_results("run")
+    assert (len(results), content["images"]["crop"]) == (1, "larger")
+    assert json.loads(Path("run/scan.json").read_text())["test"]["files"] == 40
+    Path("tree/val/b/001.png").write_text("<html>")
+    found = in_two_processes(*run[:-1], "bad")
+    assert [code for code, *_ in found] == [2, 2], found
+    assert "1 of 40 files is bad (1 not-an-image): val/b/001.png (not an image)" in found[0][2]
+    assert found[1][1:] == ("", "")  # said once
