@@ -762,3 +762,10 @@ def test_the_signal_of_one_process_stops_both_and_they_go_on(folder: Path) -> No
     shown = [process.communicate(timeout=30) for process in processes]
     assert [process.returncode for process in processes] == [143, 143], shown
     assert read_history(folder / "run")[: len(before)] == before
+
+
+def test_tensorboard_follows_on_request(command: Any, folder: Path) -> None:
+    pytest.importorskip("tensorboard")
+    code, _, errors = command(*TINY, "--out", "run", "--tensorboard")
+    assert code == 0, errors
+    assert list((folder / "run/tensorboard").glob("events.out.tfevents.*"))

@@ -14,7 +14,17 @@ if TYPE_CHECKING:
     from deepaa.cli_train_work import Order
 
 WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", "scan"}
+WITH_RESUME |= {
+    "tensorboard",
+    "parallel",
+    "workers",
+    "seeds",
+    "seed",
+    "data",
+    "test",
+    "root",
+    "scan",
+}
 """Options that say nothing about what is trained; images may have moved."""
 _POLICY, _DATA, _TRAINING, _RUN = "The policy", "Data", "The training", "The run"
 _NOTHING: Any = []  # typer reads it, nobody writes to it
@@ -224,6 +234,12 @@ def train(
             rich_help_panel=_RUN,
         ),
     ] = None,
+    tensorboard: Annotated[
+        bool,
+        typer.Option(
+            "--tensorboard", help="Log to the run's folder tensorboard too.", rich_help_panel=_RUN
+        ),
+    ] = False,
     checkpoint_seconds: Annotated[
         float,
         typer.Option(
@@ -290,6 +306,7 @@ def train(
             parallel=parallel,
             workers=workers,
             checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard,
             resume=resume is not None,
             download=download,
             scan=scan,

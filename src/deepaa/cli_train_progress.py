@@ -15,6 +15,7 @@ from deepaa import distributed
 from deepaa.cli_progress import PLAIN_SECONDS, duration, say
 from deepaa.recipes import RECIPES
 from deepaa.results import ENOUGH, RESULTS, SeedFailure, SeedResult, percent, summary
+from deepaa.tensorboard_log import FOLDER, TensorBoardLog
 from deepaa.train_batches import batch_sizes
 from deepaa.training_data import InMemory, measured_rate
 from deepaa.training_plan import Plan
@@ -28,13 +29,21 @@ CAUTION = (
 )
 
 
-def follow(tasks: Mapping[str, TrainingRun], parallel: int = 1) -> list[SeedFailure]:
+def follow(
+    tasks: Mapping[str, TrainingRun], parallel: int = 1, *, tensorboard: bool = False
+) -> list[SeedFailure]:
     """Train and show progress, in the main process alone; the seeds that failed.
 
     Args:
         tasks: By the name that tells them apart; the only one needs none.
         parallel: Networks trained at once.
+        tensorboard: Log to the folder of each run too.
     """
+    logs = {
+        id(task): TensorBoardLog(task.run.folder / FOLDER)
+        for task in tasks.values()
+        if tensorboard and task.run is not None
+    }
     progress = _Progress(tasks, parallel) if distributed.is_main() else None
     failed = []
     try:
@@ -43,7 +52,11 @@ def follow(tasks: Mapping[str, TrainingRun], parallel: int = 1) -> list[SeedFail
                 failed.append(event)
             if progress is not None:
                 progress.show(task, event)
+            if (log := logs.get(id(task))) is not None:
+                log.add(event)
     finally:
+        for log in logs.values():
+            log.close()
         if progress is not None:
             progress.clear()
     return failed

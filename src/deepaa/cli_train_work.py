@@ -70,6 +70,7 @@ class Work:
     checkpoint_seconds: float
     resume: bool
     download: bool
+    tensorboard: bool = False
     scan: bool = True
     """Whether files that are read in every epoch are all decoded first."""
 
@@ -130,7 +131,7 @@ class Work:
             _name(order, self.out): self._task(plan, run, stop)
             for order, plan, run in zip(self.orders, plans, runs, strict=True)
         }
-        failed = cli_train_progress.follow(tasks, self.parallel)
+        failed = cli_train_progress.follow(tasks, self.parallel, tensorboard=self.tensorboard)
         if any(task.stopped for task in tasks.values()):
             cli_train_progress.say(self._farewell(tasks.values()))
             raise typer.Exit(stop.exit_code or 143)
