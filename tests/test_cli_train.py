@@ -766,6 +766,6 @@ def test_the_signal_of_one_process_stops_both_and_they_go_on(folder: Path) -> No
 
 def test_tensorboard_follows_on_request(command: Any, folder: Path) -> None:
     pytest.importorskip("tensorboard")
-    code, _, errors = command(*TINY, "--out", "run", "--tensorboard")
+    code, _, errors = command(*TINY, "--policy", "none", "--out", "run", "--tensorboard")
     assert code == 0, errors
     assert list((folder / "run/tensorboard").glob("events.out.tfevents.*"))
