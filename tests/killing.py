@@ -79,6 +79,16 @@ def finish(pid: int) -> bool:
     return False
 
 
+def kill_some_time(pid: int, out: Path, chance: random.Random, longest: float) -> None:
+    """Kill an attempt up to `longest` seconds after its next records, or before they come."""
+    wanted = len(lines(out)) + chance.randint(1, 2)
+    deadline = time.monotonic() + chance.uniform(0.05, 1.5)
+    while len(lines(out)) < wanted and time.monotonic() < deadline:
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0, longest))
+    os.kill(pid, signal.SIGKILL)
+
+
 def main(out: Path, arguments: list[str], seed: int = 0) -> None:
     torch.set_num_threads(1)
     chance = random.Random(seed)
@@ -97,12 +107,7 @@ def main(out: Path, arguments: list[str], seed: int = 0) -> None:
             pid = attempt(now, die_at=chance.randint(1, 40))
         else:
             pid = attempt(now)
-            wanted = len(lines(out)) + chance.randint(1, 2)
-            deadline = time.monotonic() + chance.uniform(0.05, 1.5)
-            while len(lines(out)) < wanted and time.monotonic() < deadline:
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0, 0.04))
-            os.kill(pid, signal.SIGKILL)
+            kill_some_time(pid, out, chance, 0.04)
         if finish(pid):
             killed[phase(out)] += 1
             by_hand += number % 2 or last > 0

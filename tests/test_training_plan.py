@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from deepaa import training_plan
+from deepaa.distributed import check_device
 from deepaa.recipes import RECIPES, find_recipe
 from deepaa.train_config import TrainConfig
 from deepaa.training_plan import (
@@ -20,7 +21,6 @@ from deepaa.training_plan import (
     _settled,
     _settled_root,
     _start,
-    check_device,
     is_policy_name,
 )
 

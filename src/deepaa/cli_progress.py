@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -220,6 +220,17 @@ def say(text: str) -> None:
 
     if distributed.is_main():
         typer.echo(text, err=True)
+
+
+def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
+    """A run that goes on keeps its settings, so an option that would change them is an error."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            raise ValueError(
+                f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
+            )
 
 
 def duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa.cli_progress import refuse_settings
 from deepaa.cli_search_plan import Plan
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def search(
     from deepaa.run_settings import chosen_settings
 
     if resume is not None:
-        _refuse_settings(context)
+        refuse_settings(context, WITH_RESUME)
         chosen, source = _stored(resume)
         out = resume
     else:
@@ -228,25 +229,11 @@ def search(
 
 
 def _check_choices(device: str, on_bad_image: str) -> None:
-    import torch
+    from deepaa.distributed import check_device
 
-    if device not in ("auto", "cpu") and not device.startswith("cuda"):
-        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {device}: torch finds no CUDA device here")
+    check_device(device)
     if on_bad_image not in ("stop", "skip"):
         raise ValueError(f"--on-bad-image should be stop or skip, got {on_bad_image!r}")
-
-
-def _refuse_settings(context: typer.Context) -> None:
-    """A run that goes on keeps its settings, so an option that would change them is an error."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
-            raise ValueError(
-                f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
-            )
 
 
 def _stored(folder: Path) -> tuple[Settings, dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepaa.cli_policy import OwnOperations
+from deepaa.cli_progress import refuse_settings
 
 if TYPE_CHECKING:
     from deepaa.cli_train_work import Order
@@ -273,7 +274,7 @@ def train(
 
     def ordered() -> list[Order]:
         if resume is not None:
-            _refuse_settings(context)
+            refuse_settings(context, WITH_RESUME)
             return _stored(resume, {"data": data, "test": test, "root": root})
         source: dict[str, Any] = {
             "defaults": {None: None, "on": True, "off": False}[defaults],
@@ -319,7 +320,7 @@ def train(
 
 
 def _check_choices(device: str, on_bad_image: str, defaults: str | None) -> None:
-    from deepaa.training_plan import check_device
+    from deepaa.distributed import check_device
 
     problem = None
     try:
@@ -334,17 +335,6 @@ def _check_choices(device: str, on_bad_image: str, defaults: str | None) -> None
         raise typer.Exit(2)  # all processes were started alike, and the first says why
     if problem is not None:
         raise problem
-
-
-def _refuse_settings(context: typer.Context) -> None:
-    """A run that goes on keeps its settings, so an option that would change them is an error."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name not in WITH_RESUME and source is not None and source.name == "COMMANDLINE":
-            raise ValueError(
-                f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
-            )
 
 
 def _stored(folder: Path, places: dict[str, str | Path | None]) -> list[Order]:

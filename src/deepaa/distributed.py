@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -48,6 +49,14 @@ def init(device: str = "auto", *, timeout: float = TIMEOUT) -> torch.device:
         with _explained():
             dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
     return chosen
+
+
+def check_device(device: str) -> None:
+    """Refuse what is no device here, before torch does it at length."""
+    if device not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", device):
+        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device}: torch finds no CUDA device here")
 
 
 def _own_gpu() -> torch.device:

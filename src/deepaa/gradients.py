@@ -152,6 +152,12 @@ def _of_any_size(*batches: Tensor) -> None:
             torch._dynamo.maybe_mark_dynamic(batch, 0)
 
 
+def even_weights(images: Tensor) -> Tensor:
+    """(N,) float32 weights of a plain mean."""
+    n = len(images)
+    return torch.full((n,), 1 / n, device=images.device, dtype=torch.float32)
+
+
 def mean_gradient(
     model: nn.Module,
     images: Tensor,
@@ -294,7 +300,7 @@ def check_model(
 
 
 def _check_slopes(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    gradient = mean_gradient(model, images, labels, _even(images, torch.float32))
+    gradient = mean_gradient(model, images, labels, even_weights(images))
     norm = _flat(gradient).norm()
     if not bool(torch.isfinite(norm)):
         raise ValueError("the model's gradient is not finite")
@@ -316,15 +322,11 @@ def _check_slopes(model: nn.Module, images: Tensor, labels: Tensor) -> None:
         )
 
 
-def _even(images: Tensor, dtype: torch.dtype) -> Tensor:
-    return torch.full((len(images),), 1 / len(images), device=images.device, dtype=dtype)
-
-
 def _slope_error(model: nn.Module, images: Tensor, labels: Tensor, relative: float) -> float:
     """How far slopes along the gradient are from central differences, relative to these."""
     params = weights_of(model)
     images = images.to(next(iter(params.values())).dtype) if images.is_floating_point() else images
-    gradient = mean_gradient(model, images, labels, _even(images, torch.float32))
+    gradient = mean_gradient(model, images, labels, even_weights(images))
     norm = _flat(gradient).norm()
     direction = {name: (g / norm).to(g.dtype) for name, g in gradient.items()}
     slopes = loss_slopes(model, images, labels, direction)

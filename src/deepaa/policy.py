@@ -219,10 +219,9 @@ class Policy:
         The signed grid is symmetric, so this only averages p(m) and p(-m); rows are added where the
         table lacks the mirrored magnitude.
         """
-        twins = [row.mirrored for row in self.table.rows]
-        policy = _moved(self, self.table.extended(twins))
-        index = {row: i for i, row in enumerate(policy.table.rows)}
-        twin = torch.tensor([index[row.mirrored] for row in policy.table.rows], device="cpu")
+        mirrored = [row.mirrored for row in self.table.rows]
+        policy = _moved(self, self.table.extended(mirrored))
+        twin = torch.tensor(policy.table.twins, device="cpu")
         return policy._map(lambda stage: symmetric_stage(stage, twin))
 
     def first_layers(self, count: int) -> Policy:

@@ -9,7 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepaa.gradients import Functions, cosine_and_direction, loss_slopes, mean_gradient
+from deepaa.gradients import (
+    Functions,
+    cosine_and_direction,
+    even_weights,
+    loss_slopes,
+    mean_gradient,
+)
 from deepaa.keys import draw_words, hash_int, sample_key
 from deepaa.ops import Draw, apply_batch
 from deepaa.ops.plan import to_device
@@ -67,7 +73,7 @@ def look(
     """For image `i`: the cosine of v and g, and the slopes of losses along Eq. 9's direction."""
     originals, chains, images = scene.originals[i], scene.chains[i], scene.images[i]
     label, chunk = scene.labels[i], how.chunk
-    even = torch.full((len(originals),), 1 / len(originals), device=originals.device)
+    even = even_weights(originals)
     v = mean_gradient(model, originals, scene.original_labels[i], even, chunk=chunk, passes=passes)
     labels = label.expand(len(chains)).contiguous()
     g = mean_gradient(model, chains, labels, scene.weights, chunk=chunk, passes=passes)
@@ -151,21 +157,21 @@ def layer_scene(
     draws = 1 if first else draws_of(how.prefixes, total, len(rows))
     images = all_transformations(pairs.images, prefix, seeds, draws, rows)
     if len(rows) == total and (first or not how.chains):  # the mean over the last layer is exact
-        chains, weights = images, (probabilities / draws).repeat(draws)
+        chains, share = images, (probabilities / draws).repeat(draws)
+        weights = to_device(share.to(torch.float32), images.device)
     else:
         n = how.chains or total
         chains = sampled_chains(
             pairs.images, prefix, probabilities, seeds, n, stratified=how.stratified
         )
-        weights = torch.full((n,), 1 / n)
-    weights = to_device(weights.to(torch.float32), images.device)
+        weights = even_weights(chains[0])
     return Scene(pairs.originals, pairs.original_labels, chains, weights, images, pairs.labels)
 
 
 def policy_scene(pairs: Pairs, policy: Policy, n: int, seeds: Sequence[int]) -> Scene:
     """`n` draws of a whole policy; no slopes."""
     chains = augmented(pairs.images, policy, seeds, n)
-    weights = torch.full((n,), 1 / n, device=chains.device)
+    weights = even_weights(chains[0])
     return Scene(
         pairs.originals, pairs.original_labels, chains, weights, chains[:, :0], pairs.labels
     )

@@ -82,9 +82,9 @@ class Search:
         self.done = False
         self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
         self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
-        index = {row: i for i, row in enumerate(self.table.rows)}
-        twins = [index.get(row.mirrored, i) for i, row in enumerate(self.table.rows)]
-        self._twin = torch.tensor(twins if config.tie_signs else list(range(len(twins))))
+        self._twin = torch.arange(len(self.table))
+        if config.tie_signs:
+            self._twin = torch.tensor(self.table.twins)
         self._start_layer()
 
     # What is found
@@ -235,21 +235,24 @@ class Search:
     @property
     def converged(self) -> bool:
         """Whether one operation holds the layer."""
-        if self.layer == 1:
+        if self.layer == 1 or self.step < self.config.steps / 4:
             return False
-        p = self.probabilities
-        shares = Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
+        shares = self._shares()
         share, top = float(shares.max()), int(shares.argmax())
         identity = self.table.operations[top].name == "identity"
-        earliest = self.config.steps * (3 if identity else 1) / 4
-        return self.step >= earliest and min(share, 1.0) > self.config.converged  # sums may round
+        early = identity and self.step < self.config.steps * 3 / 4
+        return not early and min(share, 1.0) > self.config.converged  # sums may round
+
+    def _shares(self) -> Tensor:
+        """The share of each operation in the layer in work."""
+        p = self.probabilities
+        return Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities
-        layer = Policy(self.table, Layers(p[None] / p.sum()))
         names = [op.name for op in self.table.operations]
-        shares = layer.operation_probabilities()[0].tolist()
-        top = sorted(zip(names, shares, strict=True), key=lambda pair: -pair[1])[:3]
+        shares = zip(names, self._shares().tolist(), strict=True)
+        top = sorted(shares, key=lambda pair: -pair[1])[:3]
         entropy = -(p * p.clamp(min=1e-300).log()).sum().item()
         identity = p[self.table.identity or 0].item()
         return StepRecord(

@@ -243,6 +243,12 @@ class Table:
         names = [row.operation.name for row in self.rows]
         return names.index("identity") if "identity" in names else None
 
+    @property
+    def twins(self) -> list[int]:
+        """For each row the place of the one with the opposite sign, or its own without one."""
+        index = {row: i for i, row in enumerate(self.rows)}
+        return [index.get(row.mirrored, i) for i, row in enumerate(self.rows)]
+
     def extended(self, rows: Iterable[Row]) -> Table:
         """This table followed by those of `rows` it lacks."""
         return Table(dict.fromkeys((*self.rows, *rows)))

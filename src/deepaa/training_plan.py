@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,14 +41,6 @@ WORTH_COMPILING = 2_000_000
 """Images through the network from which on compiling it pays."""
 OPTIONS = {"warmup_epochs": "--warmup", "compile": "--compile"}
 """Options that are not called like their setting."""
-
-
-def check_device(device: str) -> None:
-    """Refuse what is no device here, before torch does it at length."""
-    if device not in ("auto", "cpu") and not re.fullmatch(r"cuda(:\d+)?", device):
-        raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {device}: torch finds no CUDA device here")
 
 
 def is_policy_name(text: str) -> bool:

@@ -81,6 +81,7 @@ def main_search(
     if steps < 1:
         raise ValueError(f"steps should be at least 1, got {steps}")
     where = distributed.init(device)
+    machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data)
     changes = {**(settings or {}), **({} if precision is None else {"precision": precision})}
     found = [
@@ -92,7 +93,7 @@ def main_search(
     report = SearchReport(
         datetime.now(UTC).isoformat(timespec="seconds"),
         versions(),
-        hardware([where.type]),
+        machine,
         options,
         found,
     )

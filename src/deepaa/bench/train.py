@@ -21,7 +21,7 @@ from deepaa.run_files import write_file
 from deepaa.sources import LabelledImages, load_dataset
 from deepaa.train import Outcome, Training, train_together
 from deepaa.train_config import TrainConfig
-from deepaa.training_plan import check_device, space_of
+from deepaa.training_plan import space_of
 
 WAYS: Mapping[str, dict[str, Any]] = {
     "plain": {"graph": False, "compile": False},
@@ -97,9 +97,10 @@ def main_train(
             raise ValueError(f"{name} should be at least 1, got {value}")
     if min(parallel, default=0) < 1:
         raise ValueError(f"parallel should be at least 1, got {list(parallel)}")
-    check_device(device)
+    distributed.check_device(device)
     where = distributed.init(device)
     ways = _ways(ways, where)
+    machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data)
     chosen = compared_policy(policy, space=space_of(list(images.images.shape[1:])))
     precision = precision or ("bfloat16" if where.type == "cuda" else "float32")
@@ -115,7 +116,7 @@ def main_train(
     report = TrainReport(
         datetime.now(UTC).isoformat(timespec="seconds"),
         versions(),
-        hardware([where.type]),
+        machine,
         options,
         found,
     )
