@@ -256,7 +256,8 @@ def test_a_cuda_graph_draws_new_shares_at_every_replay_and_follows_the_seed():
     for module in network.modules():  # statistics that move would hide what the shares do
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 0.0
-    graph, out, gradient = recorded(network, torch.randn(8, 3, 16, 16, device="cuda"))
+    x = torch.randn(8, 3, 16, 16, device="cuda")  # the graph reads it at every replay
+    graph, out, gradient = recorded(network, x)
 
     def replay() -> tuple[Tensor, Tensor]:
         gradient.zero_()

@@ -13,7 +13,7 @@ from torchvision import datasets
 
 from deepaa.data import load_embedded
 from deepaa.scan import BadImagesError
-from deepaa.sources import fingerprint, load_dataset
+from deepaa.sources import fingerprint, lasting, load_dataset
 
 
 def noise(*shape):
@@ -390,3 +390,14 @@ def test_real_cifar10(shared):
     data = load_dataset("cifar10", root=shared / "data", split="test")
     check(data, 10_000, (32, 32), 10)
     assert data.labels.bincount().tolist() == [1000] * 10
+
+
+def test_a_lasting_source_means_the_same_from_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("photos", "cifar10"):
+        (tmp_path / name).mkdir()
+    assert lasting(None) is None
+    assert lasting("photos") == str(tmp_path / "photos")
+    assert lasting("cifar10") == "cifar10"  # a data set, as load_dataset takes it
+    assert lasting("./cifar10") == str(tmp_path / "cifar10")
+    assert lasting("FashionMNIST") == "FashionMNIST"

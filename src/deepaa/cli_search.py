@@ -186,6 +186,7 @@ def search(
     """
     from deepaa import distributed
     from deepaa.run_settings import chosen_settings
+    from deepaa.sources import lasting
 
     if resume is not None:
         refuse_settings(context, WITH_RESUME)
@@ -209,12 +210,12 @@ def search(
             changes=settings,
         )
         source = {
-            "data": _place(data),
+            "data": lasting(data),
             "size": size,
-            "root": _place(root),
+            "root": lasting(root and root.resolve()),
             "on_bad_image": on_bad_image,
             "model": model,
-            "weights": _place(weights),
+            "weights": lasting(weights and weights.resolve()),
             "operations": list(operations),
         }
     _check_choices(device, source["on_bad_image"])
@@ -260,10 +261,3 @@ def _depth(text: str) -> int | None:
     if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
     return None if text == "auto" else int(text)
-
-
-def _place(source: str | Path | None) -> str | None:
-    """A path that means the same from another folder; a name stays a name."""
-    if source is None:
-        return None
-    return str(Path(source).resolve()) if Path(source).exists() else str(source)

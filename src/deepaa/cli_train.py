@@ -266,6 +266,7 @@ def train(
     from deepaa import distributed
     from deepaa.agreement import ElsewhereError, by_all
     from deepaa.cli_train_work import Work
+    from deepaa.sources import lasting
 
     _check_choices(device, on_bad_image, defaults)
     given: dict[str, Any] = {"epochs": epochs, "batch": batch, "lr": lr, "copies": copies}
@@ -275,15 +276,16 @@ def train(
     def ordered() -> list[Order]:
         if resume is not None:
             refuse_settings(context, WITH_RESUME)
-            return _stored(resume, {"data": data, "test": test, "root": root})
+            places = {"data": data, "test": test, "root": root and root.resolve()}
+            return _stored(resume, places)
         source: dict[str, Any] = {
             "defaults": {None: None, "on": True, "off": False}[defaults],
             "first_layers": first_layers,
-            "data": _place(data),
-            "test": _place(test),
+            "data": lasting(data),
+            "test": lasting(test),
             "holdout": holdout,
             "size": size,
-            "root": _place(root),
+            "root": lasting(root and root.resolve()),
             "stream": stream,
             "on_bad_image": on_bad_image,
         }
@@ -340,10 +342,11 @@ def _check_choices(device: str, on_bad_image: str, defaults: str | None) -> None
 def _stored(folder: Path, places: dict[str, str | Path | None]) -> list[Order]:
     """The run in a folder, or those of several policies in it."""
     from deepaa.cli_train_work import Order
+    from deepaa.sources import lasting
     from deepaa.training_folder import inner_folders
     from deepaa.training_plan import stored
 
-    now = {name: _place(place) for name, place in places.items()}
+    now = {name: lasting(place) for name, place in places.items()}
     return [Order(stored(each, now), each) for each in inner_folders(folder) or [folder]]
 
 
@@ -371,13 +374,5 @@ def _policy_place(policy: str) -> str:
     """A file that means the same from another folder; a name is a name, whatever lies around."""
     from deepaa.training_plan import is_policy_name
 
-    return policy if is_policy_name(policy) or not Path(policy).is_file() else str(_place(policy))
-
-
-def _place(source: str | Path | None) -> str | None:
-    """A path that means the same from another folder; a name stays a name."""
-    from deepaa.sources import EMBEDDED, SHORT_NAMES
-
-    if source is None or str(source) in (EMBEDDED, *SHORT_NAMES):
-        return None if source is None else str(source)
-    return str(Path(source).resolve()) if Path(source).exists() else str(source)
+    named = is_policy_name(policy) or not Path(policy).is_file()
+    return policy if named else str(Path(policy).resolve())

@@ -107,6 +107,14 @@ def load_dataset(
     return data._replace(report=found.report)
 
 
+def lasting(source: str | Path | None) -> str | None:
+    """A source that means the same from another folder; a name stays a name."""
+    if source is None:
+        return None
+    named = str(source) in (EMBEDDED, *SHORT_NAMES)
+    return str(source) if named or not Path(source).exists() else str(Path(source).resolve())
+
+
 def fingerprint(images: Tensor, labels: Tensor) -> str:
     """The sha256 over shapes, pixels and labels that identifies a data set on any machine."""
     digest = hashlib.sha256(f"{tuple(images.shape)} {tuple(labels.shape)}".encode())

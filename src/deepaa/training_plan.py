@@ -28,6 +28,7 @@ from deepaa.policy_file import (
 )
 from deepaa.recipes import DATA, Recipe, find_recipe
 from deepaa.runs import read_config
+from deepaa.search_config import precision_on
 from deepaa.sources import EMBEDDED, SHORT_NAMES
 from deepaa.streaming import StreamedImages, crop_for
 from deepaa.test_sets import TrainTest, train_and_test
@@ -250,14 +251,10 @@ def _check_length(recipe: Recipe | None, base: TrainConfig, changes: Mapping[str
 def _settled(config: TrainConfig, asked: Asked, device: torch.device, images: int) -> TrainConfig:
     """The settings with the choices that a device makes; a recipe made its own for CUDA."""
     cuda = device.type == "cuda"
-    if cuda and asked.recipe is not None:
-        return config
     named = {change.partition("=")[0] for change in asked.changes} | asked.given.keys()
-    choices: dict[str, Any] = {
-        "precision": "bfloat16" if cuda else "float32",
-        "channels_last": cuda,
-        "compile": cuda and images >= WORTH_COMPILING,
-    }
+    choices: dict[str, Any] = {"precision": precision_on(device)}
+    if not cuda or asked.recipe is None:
+        choices |= {"channels_last": cuda, "compile": cuda and images >= WORTH_COMPILING}
     return dataclasses.replace(
         config, **{name: value for name, value in choices.items() if name not in named}
     )

@@ -18,6 +18,7 @@ from deepaa.compared import compared_policy
 from deepaa.models import build_model, channel_statistics
 from deepaa.policy import Policy
 from deepaa.run_files import write_file
+from deepaa.search_config import precision_on
 from deepaa.sources import LabelledImages, load_dataset
 from deepaa.train import Outcome, Training, train_together
 from deepaa.train_config import TrainConfig
@@ -87,7 +88,7 @@ def main_train(
     Args:
         ways: Names of `WAYS`; None for all that the device has.
         parallel: Networks at once, one after the other.
-        precision: None for bfloat16 on CUDA and float32 elsewhere.
+        precision: None for bfloat16 where CUDA computes it in hardware, else float32.
         steps: Steps in an epoch; the images of `data` are repeated as often as needed.
         epochs: Timed epochs, after one that starts everything up.
     """
@@ -103,7 +104,7 @@ def main_train(
     machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data)
     chosen = compared_policy(policy, space=space_of(list(images.images.shape[1:])))
-    precision = precision or ("bfloat16" if where.type == "cuda" else "float32")
+    precision = precision_on(where, precision or "auto")
     found = [
         train_time(model, images, chosen, _config(batch, way, precision, where), where, plan)
         for model in models
