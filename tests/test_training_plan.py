@@ -36,6 +36,12 @@ def started(*changes: str, recipe: str | None = None, **given: Any) -> TrainConf
     return _start(None if recipe is None else find_recipe(recipe), asked)
 
 
+@pytest.fixture
+def new_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch says of a GPU that computes bfloat16 in hardware, on a machine without one."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+
+
 # Settings
 
 
@@ -80,6 +86,7 @@ def test_what_never_comes_is_refused() -> None:
         started(epochs=5, warmup_epochs=5.0)
 
 
+@pytest.mark.usefixtures("new_gpu")
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_are_computed_as_they_say_on_cuda(name: str) -> None:
     train = RECIPES[name].train
@@ -93,6 +100,7 @@ def test_recipes_are_computed_as_they_say_on_cuda(name: str) -> None:
     assert (cpu.precision, cpu.channels_last, cpu.compile) == ("float32", False, False)
 
 
+@pytest.mark.usefixtures("new_gpu")
 def test_without_a_recipe_the_device_decides() -> None:
     config = TrainConfig()
     few, many = (_settled(config, Asked(SOURCE), CUDA, n) for n in (1000, 10_000_000))
@@ -101,6 +109,13 @@ def test_without_a_recipe_the_device_decides() -> None:
     asked = Asked(SOURCE, given={"compile": False}, changes=("channels_last=false",))
     found = _settled(config, asked, CUDA, 10_000_000)
     assert (found.precision, found.channels_last, found.compile) == ("bfloat16", False, False)
+
+
+def test_a_gpu_without_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    train = RECIPES["wrn-40-2-cifar10"].train
+    assert _settled(train, Asked(SOURCE, "wrn-40-2-cifar10"), CUDA, 1000).precision == "float32"
+    assert _settled(TrainConfig(), Asked(SOURCE), CUDA, 1000).precision == "float32"
 
 
 # Policies
