@@ -43,7 +43,7 @@ LAYERS = [
     ["decoding"],
     ["checked_files", "streamed_policy"],
     ["streaming", "recipes"],
-    ["scorer", "training_data"],
+    ["scorer", "ascent", "training_data"],
     ["provenance", "search", "presets"],
     ["runs", "run_settings", "forecast"],
     ["pipeline"],

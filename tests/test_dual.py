@@ -122,7 +122,13 @@ def test_the_recorded_graph_sees_what_plain_looks_see(prefixes: int) -> None:
     model = frozen_copy(build_model("small", 4, seed=2)).cuda()
     images, labels = (part.cuda() for part in blobs(12, 1))
     how = Sampling(
-        prefixes=2, chains=24, stratified=True, normalise_target=True, chunk=512, dtype=None
+        prefixes=2,
+        chains=24,
+        stratified=True,
+        halves=True,
+        normalise_target=True,
+        chunk=512,
+        dtype=None,
     )
     steps = dual_steps(model, images[:4], labels[:4])
     assert steps is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -135,6 +136,36 @@ def test_a_zero_gradient_has_no_reward(zero: str) -> None:
     cosine, direction = cosine_and_direction(*pair)
     assert cosine == 0
     assert torch.equal(direction["a"], torch.zeros(2))
+
+
+def test_products_of_two_estimates_have_no_bias() -> None:
+    """A gradient along g has no reward; the noise of an estimate of g gives it one."""
+    generator = torch.Generator().manual_seed(1)
+    target, g = (torch.randn(400, generator=generator, dtype=torch.float64) for _ in range(2))
+    target = target + g
+    plain, halves, cosines = [], [], []
+    for _ in range(400):
+        noise = 0.5 * torch.randn(2, 400, generator=generator, dtype=torch.float64)
+        a, b = g + noise  # |noise|^2 is a quarter of |g|^2, an eighth for the mean of both
+        _, direction = cosine_and_direction({"w": target}, {"w": (a + b) / 2})
+        plain.append(float(direction["w"] @ g))
+        cosine, direction = cosine_and_direction({"w": target}, {"w": a}, {"w": b})
+        halves.append(float(direction["w"] @ g))
+        cosines.append(float(cosine))
+    exact = float(F.cosine_similarity(target, g, dim=0))
+    error = float(np.std(halves)) / 20
+    assert abs(float(np.mean(plain))) > 0.05
+    assert abs(float(np.mean(halves))) < 4 * error < 0.02
+    assert abs(float(np.mean(cosines)) - exact) < 0.01
+
+
+@pytest.mark.parametrize("factor", [1.0, -3.0])
+def test_equal_or_opposite_estimates_are_like_their_mean(factor: float) -> None:
+    v, a = (torch.randn(9, dtype=torch.float64) for _ in range(2))
+    cosine, direction = cosine_and_direction({"w": v}, {"w": a}, {"w": factor * a})
+    expected, way = cosine_and_direction({"w": v}, {"w": (1 + factor) / 2 * a})
+    assert abs(cosine - expected) < 1e-12
+    assert (direction["w"] - way["w"]).abs().max() < 1e-12
 
 
 def test_frozen_parameters_are_left_out(model: nn.Module, batch: tuple[Tensor, Tensor]) -> None:

@@ -12,6 +12,7 @@ from blobs import blobs, row_of, trained, under
 from torch import Tensor
 
 from deepaa import CIFAR, Operation, Policy, Space
+from deepaa.ascent import Ascent
 from deepaa.forecast import all_passes
 from deepaa.gradients import mean_gradient
 from deepaa.keys import hash_int
@@ -21,11 +22,11 @@ from deepaa.rewards import (
     Rewards,
     Sampling,
     all_transformations,
-    deviation,
     layer_scene,
     policy_scene,
     rewards_of,
     sampled_chains,
+    variance,
 )
 from deepaa.scorer import Scorer
 from deepaa.search import LayerRecord, Search, SearchConfig, SearchData, StepRecord
@@ -105,7 +106,15 @@ def test_the_second_layer_finds_what_the_first_lacks() -> None:
 # The reward of one image
 
 
-HOW = Sampling(prefixes=2, chains=0, stratified=False, normalise_target=True, chunk=64, dtype=None)
+HOW = Sampling(
+    prefixes=2,
+    chains=0,
+    stratified=False,
+    halves=False,
+    normalise_target=True,
+    chunk=64,
+    dtype=None,
+)
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -152,15 +161,16 @@ def test_stratified_chains_follow_the_layer_closely() -> None:
     nothing = Policy(black, Layers(torch.zeros(0, 3)))
     out = sampled_chains(image, nothing, share, [1], 100, stratified=True)[0]
     assert abs(int((out.flatten(1).sum(1) == 0).sum()) - 70) <= 1
+    assert abs(int((out[:50].flatten(1).sum(1) == 0).sum()) - 35) <= 1  # each half, too
     out = sampled_chains(image, prefix, p, [1], 10, stratified=False)
     assert out.shape == (1, 10, 3, 16, 16)
 
 
-@pytest.mark.parametrize("stratified", [False, True])
-def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool) -> None:
+@pytest.mark.parametrize(("stratified", "halves"), [(False, False), (True, False), (True, True)])
+def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool, halves: bool) -> None:
     images, labels = blobs(3, 7)
     prefix, p = Policy.uniform(CIFAR, 2), torch.rand(139, dtype=torch.float64).softmax(0)
-    how = dataclasses.replace(HOW, chains=20, stratified=stratified)
+    how = dataclasses.replace(HOW, chains=20, stratified=stratified, halves=halves)
     pairs = Pairs(images, labels, images[None].repeat(3, 1, 1, 1, 1), labels[None].repeat(3, 1))
     seeds = [11, 5, 2**63 + 7]
     together = layer_scene(pairs, prefix, p, how, seeds)
@@ -168,8 +178,12 @@ def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool) -> None:
         alone = layer_scene(Pairs(*(part[i : i + 1] for part in pairs)), prefix, p, how, [seed])
         for name in ("originals", "chains", "images", "labels"):
             assert torch.equal(getattr(together, name)[i], getattr(alone, name)[0]), name
-        seen = policy_scene(Pairs(*(part[i : i + 1] for part in pairs)), prefix, 9, [seed])
-        assert torch.equal(policy_scene(pairs, prefix, 9, seeds).chains[i], seen.chains[0])
+        own = Pairs(*(part[i : i + 1] for part in pairs))
+        seen = policy_scene(own, prefix, 10, [seed], halves=halves)
+        whole = policy_scene(pairs, prefix, 10, seeds, halves=halves)
+        assert torch.equal(whole.chains[i], seen.chains[0])
+        assert whole.chains.shape[:3] == ((3, 2, 5) if halves else (3, 1, 10))
+        assert together.passes == 3 + 20 + 2 * 139
 
 
 def test_rewards_without_the_noise_that_all_share() -> None:
@@ -191,16 +205,30 @@ def test_rewards_without_the_noise_that_all_share() -> None:
     assert torch.allclose(found.relative, (slopes - slopes[..., :1]).mean(1))
     for wanted in (4, 16, 1000):
         expected = (scale**2 + (0.25 + noise**2) / wanted).sqrt()
-        assert (deviation(found, wanted) - expected).abs().max() < 0.05, wanted
-    plain = deviation(found, None)
-    assert torch.allclose(plain, found.mean.std(0, correction=0))
+        found_now = variance(found, wanted).clamp(min=0).sqrt()
+        assert (found_now - expected).abs().max() < 0.05, wanted
+    plain = variance(found, None)
+    assert torch.allclose(plain, found.mean.var(0, correction=0))
     one = rewards_of(slopes[:, 0], p)
-    assert torch.equal(deviation(one, 16), one.mean.std(0, correction=0))
+    assert torch.equal(variance(one, 16), one.mean.var(0, correction=0))
     # right on average for few images too, although the image part may come out below nothing
     few = [Rewards(*(part[i : i + 16] for part in found)) for i in range(0, images, 16)]
     between = torch.stack([f.relative.var(0) - f.noise.mean(0) for f in few])
     assert (between.mean(0) - scale**2).abs().max() < 0.01
     assert (between < 0).any()
+
+
+def test_the_deviation_is_a_mean_over_steps() -> None:
+    config = dataclasses.replace(SMALL, deviation_memory=0.8, deviation_draws=None)
+    ascent, generator = Ascent(CIFAR.table, config, 2), torch.Generator().manual_seed(1)
+    seen = []
+    for step in range(6):
+        means = torch.randn(5, 139, generator=generator, dtype=torch.float64)
+        seen.append(means.var(0, correction=0))
+        ages = [0.8 ** (step - k) for k in range(step + 1)]
+        expected = sum(a * v for a, v in zip(ages, seen, strict=True)) / sum(ages)
+        found = ascent._deviation(Rewards(means, means, means, means), step)
+        assert (found - expected.sqrt()).abs().max() < 1e-12
 
 
 # Settings
@@ -221,9 +249,11 @@ FIRST_REWARD = {
 LATER_REWARD = {
     "prefixes": 3,
     "chains": 0,
+    "halves": False,
     "stratified": False,
     "penalty": 0.0,
     "deviation_draws": None,
+    "deviation_memory": 0.0,
     "halvings": 0,
 }
 
@@ -232,7 +262,7 @@ def logits_after(config: SearchConfig, layer: int) -> Tensor:
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
     for record in search:
         if isinstance(record, StepRecord) and (record.layer, record.step) == (layer, 3):
-            return search.logits
+            return search.ascent.logits
     raise AssertionError("the search ended early")
 
 
@@ -261,6 +291,8 @@ def test_chunks_change_nothing() -> None:
         ({"layers": 0}, "layers should be at least 1"),
         ({"precision": "half"}, "precision should be"),
         ({"chains": 2000}, r"chains should be in 0\.\.1000"),
+        ({"chains": 11}, "chains should be even to be taken in halves, got 11"),
+        ({"deviation_memory": 1.0}, r"deviation_memory should be in 0\.\.1, below 1, got 1"),
         ({"learning_rate": 0.0}, "learning_rate should be positive"),
     ],
 )
@@ -350,7 +382,7 @@ def test_memory_that_runs_out_halves_the_chunk(monkeypatch: pytest.MonkeyPatch) 
     for _ in zip(range(3), search, strict=False):
         pass
     assert search.chunk == 8
-    assert (search.logits - expected).abs().max() < 1e-5
+    assert (search.ascent.logits - expected).abs().max() < 1e-5
 
 
 def test_a_reward_that_is_not_finite_is_skipped_and_counted(
@@ -367,7 +399,7 @@ def test_a_reward_that_is_not_finite_is_skipped_and_counted(
     monkeypatch.setattr(search, "_scorer", sometimes)
     record = next(iter(search))
     assert record.skipped == 1
-    assert torch.isfinite(search.logits).all()
+    assert torch.isfinite(search.ascent.logits).all()
     monkeypatch.setattr(
         search, "_scorer", lambda scene, hook: (real(scene)[0], real(scene)[1] * math.nan)
     )
@@ -441,18 +473,18 @@ def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
     seen = []
     for record in search:
         if isinstance(record, StepRecord) and record.layer == 2:
-            before = search.logits.clone()
-            seen.append((len(search.active), before))
+            before = search.ascent.logits.clone()
+            seen.append((len(search.ascent.active), before))
     assert [n for n, _ in seen] == [139, 139, 69, 69, 34, 34, 34, 34]
-    pairs = {CIFAR.table.rows[i].mirrored for i in search.active.tolist()}
-    assert pairs == {CIFAR.table.rows[i] for i in search.active.tolist()}
+    pairs = {CIFAR.table.rows[i].mirrored for i in search.ascent.active.tolist()}
+    assert pairs == {CIFAR.table.rows[i] for i in search.ascent.active.tolist()}
     (_, early), (_, late) = seen[4], seen[7]
     aside = torch.ones(139, dtype=torch.bool)
-    aside[search.active] = False
-    assert 0 in search.active
+    aside[search.ascent.active] = False
+    assert 0 in search.ascent.active
     assert torch.equal(early[aside], late[aside])
-    assert (early[search.active] != late[search.active]).all()
-    least = early[search.active[search.active != 0]].min()
+    assert (early[search.ascent.active] != late[search.ascent.active]).all()
+    least = early[search.ascent.active[search.ascent.active != 0]].min()
     assert least >= seen[3][1][aside].max() - 4 * config.learning_rate
 
 

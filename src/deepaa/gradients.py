@@ -187,21 +187,35 @@ def _flat(params: Params) -> Tensor:
 
 
 def cosine_and_direction(
-    target: Params, gradient: Params, *, normalise: bool = True
+    target: Params, gradient: Params, other: Params | None = None, *, normalise: bool = True
 ) -> tuple[Tensor, Params]:
     """The cosine of v and g, and the direction u in which moving g raises it (bracket of Eq. 9).
 
     u = v / |g| - (v.g) g / |g|^3, divided by |v| too when `normalise`: the exact derivative of the
     cosine, which weighs all images alike. Where either vector is zero, both results are zero.
+
+    An estimate of g from few draws is too long, and u would then leave a part of g in: rewards of
+    transformations with large gradients come out too high. Products of two estimates have no such
+    bias: |g|^2 = a.b and (v.g) g = ((v.a) b + (v.b) a) / 2. Where they point away from each other,
+    their mean serves.
+
+    Args:
+        gradient: g, or an estimate of it, a.
+        other: Another estimate from other draws, b.
     """
-    a, b = _flat(target), _flat({name: gradient[name] for name in target})
-    dot, g2, v2 = a @ b, b @ b, a @ a
+    v, a = _flat(target), _flat({name: gradient[name] for name in target})
+    b = a if other is None else _flat({name: other[name] for name in target})
+    if other is not None:
+        mean, agree = (a + b) / 2, a @ b > 0
+        a, b = torch.where(agree, a, mean), torch.where(agree, b, mean)
+    on_a, on_b, g2, v2 = v @ a, v @ b, a @ b, v @ v
     usable = (g2 > 0) & (v2 > 0)
-    g = torch.where(usable, g2, 1.0).sqrt()
-    v = torch.where(usable, v2, 1.0).sqrt()
-    cosine = torch.where(usable, dot / (g * v), 0.0)
-    scale = torch.where(usable, 1 / (g * v if normalise else g), 0.0)
-    flat = torch.split(scale * (a - dot / (g * g) * b), [p.numel() for p in target.values()])
+    length = torch.where(usable, g2, 1.0).sqrt()
+    v_length = torch.where(usable, v2, 1.0).sqrt()
+    cosine = torch.where(usable, (on_a + on_b) / (2 * length * v_length), 0.0)
+    scale = torch.where(usable, 1 / (length * v_length if normalise else length), 0.0)
+    found = scale * (v - (on_a * b + on_b * a) / (2 * length * length))
+    flat = torch.split(found, [p.numel() for p in target.values()])
     direction = {
         name: part.view(p.shape).to(p.dtype)
         for (name, p), part in zip(target.items(), flat, strict=True)

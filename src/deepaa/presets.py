@@ -41,8 +41,11 @@ _AUTHORS = SearchConfig(
     prefixes=16,
     chains=556,
     stratified=False,
+    halves=False,
     tie_signs=False,
     deviation_draws=None,
+    deviation_memory=0.0,
+    epsilon=1e-7,
     halvings=0,
     converged=1.0,
 )

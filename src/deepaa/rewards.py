@@ -35,6 +35,8 @@ class Sampling:
     """Draws of all layers for the mean gradient; 0 takes the images of the prefixes instead."""
     stratified: bool
     """Spread the chains' last rows evenly over the layer's distribution."""
+    halves: bool
+    """Take two mean gradients, of half of the chains each, and products of both."""
     normalise_target: bool
     """Divide by |v| (the exact derivative of the cosine), so that all images weigh alike."""
     chunk: int
@@ -56,7 +58,9 @@ class Scene(NamedTuple):
 
     originals: Tensor  # (G, V, C, H, W): v is their mean gradient
     original_labels: Tensor  # (G, V)
-    chains: Tensor  # (G, M, C, H, W): g is their weighted gradient
+    chains: (
+        Tensor  # (G, P, M, C, H, W): each of P parts gives an estimate of g, their weighted mean
+    )
     weights: Tensor  # (M,)
     images: Tensor  # (G, S, C, H, W): their slopes are asked for; may be none
     labels: Tensor  # (G,) of chains and images
@@ -64,7 +68,11 @@ class Scene(NamedTuple):
     @property
     def passes(self) -> int:
         """Images through the network for each of the G."""
-        return self.originals.shape[1] + self.chains.shape[1] + self.images.shape[1]
+        return (
+            self.originals.shape[1]
+            + self.chains.shape[1] * self.chains.shape[2]
+            + self.images.shape[1]
+        )
 
 
 def look(
@@ -75,9 +83,12 @@ def look(
     label, chunk = scene.labels[i], how.chunk
     even = even_weights(originals)
     v = mean_gradient(model, originals, scene.original_labels[i], even, chunk=chunk, passes=passes)
-    labels = label.expand(len(chains)).contiguous()
-    g = mean_gradient(model, chains, labels, scene.weights, chunk=chunk, passes=passes)
-    cosine, direction = cosine_and_direction(v, g, normalise=how.normalise_target)
+    labels = label.expand(len(scene.weights)).contiguous()
+    g = [
+        mean_gradient(model, part, labels, scene.weights, chunk=chunk, passes=passes)
+        for part in chains
+    ]
+    cosine, direction = cosine_and_direction(v, *g, normalise=how.normalise_target)
     labels = label.expand(len(images)).contiguous()
     return cosine, loss_slopes(model, images, labels, direction, chunk=chunk, passes=passes)
 
@@ -118,14 +129,18 @@ def sampled_chains(
     *,
     stratified: bool,
 ) -> Tensor:
-    """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,)."""
+    """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,).
+
+    Stratified, each half of an even number of chains is spread over the distribution too.
+    """
     table, device = prefix.table, images.device
     first = augmented(images, prefix, [hash_int(seed, 2) for seed in seeds], n).flatten(0, 1)
     keys = keys_for(seeds, 3, n, device)
     if stratified:
         choice, _, uniform = draw_words(keys, 1, table.uniforms)
-        # the i-th chain of an image takes its word from the i-th of n equal parts
-        parts = torch.arange(n, device=device).repeat(len(images))
+        # every chain of an image takes its word from another of n equal parts
+        parts = torch.arange(n, device=device)
+        parts = torch.cat((parts[::2], parts[1::2])).repeat(len(images))
         words = (parts[:, None] * 2**53 + choice) // n
         steps = to_device(thresholds(probabilities), device)
         draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
@@ -157,24 +172,34 @@ def layer_scene(
     draws = 1 if first else draws_of(how.prefixes, total, len(rows))
     images = all_transformations(pairs.images, prefix, seeds, draws, rows)
     if len(rows) == total and (first or not how.chains):  # the mean over the last layer is exact
-        chains, share = images, (probabilities / draws).repeat(draws)
+        chains, share = images[:, None], (probabilities / draws).repeat(draws)
         weights = to_device(share.to(torch.float32), images.device)
     else:
         n = how.chains or total
-        chains = sampled_chains(
+        drawn = sampled_chains(
             pairs.images, prefix, probabilities, seeds, n, stratified=how.stratified
         )
-        weights = even_weights(chains[0])
+        chains = _in_parts(drawn, how.halves)
+        weights = even_weights(chains[0, 0])
     return Scene(pairs.originals, pairs.original_labels, chains, weights, images, pairs.labels)
 
 
-def policy_scene(pairs: Pairs, policy: Policy, n: int, seeds: Sequence[int]) -> Scene:
+def policy_scene(
+    pairs: Pairs, policy: Policy, n: int, seeds: Sequence[int], *, halves: bool
+) -> Scene:
     """`n` draws of a whole policy; no slopes."""
-    chains = augmented(pairs.images, policy, seeds, n)
-    weights = even_weights(chains[0])
+    drawn = augmented(pairs.images, policy, seeds, n)
+    chains = _in_parts(drawn, halves)
+    weights = even_weights(chains[0, 0])
     return Scene(
-        pairs.originals, pairs.original_labels, chains, weights, chains[:, :0], pairs.labels
+        pairs.originals, pairs.original_labels, chains, weights, drawn[:, :0], pairs.labels
     )
+
+
+def _in_parts(chains: Tensor, halves: bool) -> Tensor:
+    """(G, P, n / P, C, H, W) of (G, n, C, H, W): two halves of an even number, if asked for."""
+    parts = 2 if halves and chains.shape[1] % 2 == 0 else 1
+    return torch.unflatten(chains, 1, (parts, -1))
 
 
 class Rewards(NamedTuple):
@@ -205,15 +230,15 @@ def rewards_of(slopes: Tensor, probabilities: Tensor) -> Rewards:
     return Rewards(each.mean(1), relative.mean(1), each.var(1), relative.var(1) / draws)
 
 
-def deviation(rewards: Rewards, draws: int | None) -> Tensor:
-    """(R,) the standard deviation of rewards over images, as Eq. 10 takes it.
+def variance(rewards: Rewards, draws: int | None) -> Tensor:
+    """(R,) the variance of rewards over images whose root Eq. 10 takes.
 
     It holds what sets images apart and the noise of the draws behind each image's reward, and the
-    noise is most of it. Given `draws`, it is the deviation that so many draws would show: both
-    parts are estimated on their own, whatever number is at hand.
+    noise is most of it. Given `draws`, it is the variance that so many draws would show: both parts
+    are estimated on their own, whatever number is at hand. The sum of few images may then be below
+    zero; cut off here, its mean over steps would be too high.
     """
     if draws is None or len(rewards.mean) < 2 or not bool(rewards.spread.any()):
-        return rewards.mean.std(0, correction=0)
+        return rewards.mean.var(0, correction=0)
     between = rewards.relative.var(0) - rewards.noise.mean(0)
-    # the estimate of the first part may be negative; cut off on its own it would be biased
-    return (between + rewards.spread.mean(0) / draws).clamp(min=0).sqrt()
+    return between + rewards.spread.mean(0) / draws

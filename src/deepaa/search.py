@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
+from deepaa.ascent import Ascent
 from deepaa.gradients import check_model, dual_steps, problem_in
 from deepaa.keys import hash_int
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Chosen, Pools, SearchData
 from deepaa.policy import Layers, Policy
-from deepaa.rewards import Rewards, Sampling, deviation, layer_scene, policy_scene, rewards_of
+from deepaa.rewards import Rewards, Sampling, layer_scene, policy_scene, rewards_of
 from deepaa.scorer import Scorer
 from deepaa.search_config import SearchConfig, precision_on
 from deepaa.search_records import LayerRecord, StepRecord
@@ -82,9 +83,6 @@ class Search:
         self.done = False
         self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
         self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
-        self._twin = torch.arange(len(self.table))
-        if config.tie_signs:
-            self._twin = torch.tensor(self.table.twins)
         self._start_layer()
 
     # What is found
@@ -92,7 +90,7 @@ class Search:
     @property
     def probabilities(self) -> Tensor:
         """(T,) the layer in work."""
-        return self.logits.softmax(0)
+        return self.ascent.probabilities
 
     @property
     def prefix(self) -> Policy:
@@ -122,14 +120,8 @@ class Search:
                 yield self._finish_layer()
 
     def _start_layer(self) -> None:
-        logits = torch.zeros(len(self.table), dtype=torch.float64)
-        logits[self.table.identity or 0] = self.config.identity_logit
-        self.logits = logits - logits.mean()
-        self._momentum = torch.zeros_like(self.logits)
-        self._square = torch.zeros_like(self.logits)
+        self.ascent = Ascent(self.table, self.config, self.layer)
         self._prefix = self.prefix
-        self.active = torch.arange(len(self.table))
-        """(R,) the rows that are rewarded."""
 
     def _sampling(self) -> Sampling:
         c = self.config
@@ -137,6 +129,7 @@ class Search:
             prefixes=c.prefixes,
             chains=c.chains,
             stratified=c.stratified,
+            halves=c.halves,
             normalise_target=c.normalise_target,
             chunk=self.chunk,
             dtype=torch.bfloat16 if self.precision == "bfloat16" else None,
@@ -154,8 +147,9 @@ class Search:
         began = time.perf_counter()
         seed = hash_int(hash_int(self.config.seed, self.layer), self.step)
         chosen = self._pools.choose(seed, self.config.images)
-        self._put_aside()
-        width = 2 + len(Rewards._fields) * len(self.active)
+        self.ascent.put_aside(self.step)
+        rows = len(self.ascent.active)
+        width = 2 + len(Rewards._fields) * rows
         gathered = self._over_groups(partial(self._rewards, seed), chosen, width)
         usable = torch.isfinite(gathered).all(1)
         self.skipped += int((~usable).sum())
@@ -163,7 +157,7 @@ class Search:
         gathered = gathered[usable]
         if len(gathered) == 0:
             raise FloatingPointError(f"layer {self.layer}, step {self.step}: no reward is finite")
-        self._update(Rewards(*torch.split(gathered[:, 2:], len(self.active), 1)))
+        self.ascent.climb(Rewards(*torch.split(gathered[:, 2:], rows, 1)), self.step)
         self.step += 1
         return self._record(gathered[:, 0].mean().item(), time.perf_counter() - began)
 
@@ -171,7 +165,7 @@ class Search:
         """(G, 2 + 4 T): cosine, image passes and rewards of some images of a step."""
         pairs = self._pools.fetch(chosen.part(numbers), self.device)
         seeds = [hash_int(seed, 1 + number) for number in numbers]
-        how, rows = self._sampling(), self.active
+        how, rows = self._sampling(), self.ascent.active
         scene = layer_scene(pairs, self._prefix, self.probabilities, how, seeds, rows)
         cosines, slopes = self._scorer(scene, self.before_image)
         head = torch.stack((cosines, torch.full_like(cosines, scene.passes)), 1)
@@ -193,44 +187,6 @@ class Search:
                 at += size
         # the device is waited for here, once a step
         return distributed.all_gather_rows(torch.cat(rows).cpu(), n)
-
-    def _update(self, rewards: Rewards) -> None:
-        """Eq. 10, and one step of Adam on the logits."""
-        c = self.config
-        penalty = c.penalty_first_layer if self.layer == 1 else c.penalty
-        reward = rewards.mean.mean(0) - penalty * deviation(rewards, c.deviation_draws)  # Eq. 10
-        if c.tie_signs:
-            places = torch.full((len(self.table),), -1)
-            places[self.active] = torch.arange(len(self.active))
-            reward = (reward + reward[places[self._twin[self.active]]]) / 2
-        p = self.probabilities[self.active]
-        p = p / p.sum()
-        gradient = torch.zeros_like(self.logits)
-        gradient[self.active] = p * (reward - p @ reward)  # of sum p_n r_n in the logits
-        t = self.step + 1
-        self._momentum = 0.9 * self._momentum + 0.1 * gradient
-        self._square = 0.999 * self._square + 0.001 * gradient**2
-        mean, square = self._momentum / (1 - 0.9**t), self._square / (1 - 0.999**t)
-        change = torch.zeros_like(self.logits)  # rows put aside stay where they are
-        change[self.active] = (mean / (square.sqrt() + c.epsilon))[self.active]
-        self.logits = self.logits + c.learning_rate * change
-
-    def _put_aside(self) -> None:
-        """At given steps of a later layer, leave the less likely half of the rows as they are.
-
-        Identity stays, and rows with tied signs go together.
-        """
-        left = self.config.rows_left(len(self.table), self.layer, self.step)
-        if left >= len(self.active):
-            return
-        order = self.logits.argsort(descending=True, stable=True).tolist()
-        kept = {self.table.identity or 0}
-        active = set(self.active.tolist())
-        for row in order:
-            pair = {row, int(self._twin[row])}
-            if pair <= active and len(kept | pair) <= left:
-                kept |= pair
-        self.active = torch.tensor(sorted(kept))
 
     @property
     def converged(self) -> bool:
@@ -354,7 +310,7 @@ class Search:
         pairs = self._pools.fetch(chosen.part(numbers), self.device)
         start = hash_int(self.config.seed, 0)
         seeds = [hash_int(start, number) for number in numbers]
-        scene = policy_scene(pairs, policy, n, seeds)
+        scene = policy_scene(pairs, policy, n, seeds, halves=self.config.halves)
         return self._scorer(scene, self.before_image)[0][:, None]
 
     # Saving
@@ -365,11 +321,8 @@ class Search:
         counters = [self.layer, self.step, self.passes, self.skipped, int(self.done)]
         return {
             "found": self.found,
-            "logits": self.logits,
-            "momentum": self._momentum,
-            "square": self._square,
+            **self.ascent.state(),
             "counters": torch.tensor(counters),
-            "active": self.active,
             "baseline": none if self._baseline is None else self._baseline,
             "previous": none if self._previous is None else self._previous,
         }
@@ -381,12 +334,11 @@ class Search:
             raise ValueError(
                 f"the state has {len(state['logits'])} transformations, the space {rows}"
             )
-        self.found, self.logits = state["found"].clone(), state["logits"].clone()
-        self._momentum, self._square = state["momentum"].clone(), state["square"].clone()
-        self.active = state["active"].clone()
+        self.found = state["found"].clone()
         self.layer, self.step, self.passes, self.skipped, done = state["counters"].tolist()
         self.done = bool(done)
-        self._prefix = self.prefix
+        self._start_layer()
+        self.ascent.load_state(state)
         self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
         self._previous = state["previous"].clone() if len(state["previous"]) else None
 
