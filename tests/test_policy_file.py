@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import deepaa.policy_file as policy_file
+from deepaa.gate import reproduction_gate
 from deepaa.policy import Policy
 from deepaa.policy_file import PolicyFileError, dumps, load_policy, policy_names, save_policy
 from deepaa.space import CIFAR, IMAGENET, Operation
@@ -53,6 +54,17 @@ def test_shipped_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(policy_file, "_SHIPPED", tmp_path)
     assert policy_names()[:3] == ("alpha", "zeta", "identity")
     assert load_policy("zeta").equals(POLICY)
+
+
+@pytest.mark.parametrize("name", sorted(policy_file._shipped()))
+def test_shipped_policies_say_where_they_come_from_and_pass_the_gate(name: str) -> None:
+    policy = load_policy(name)
+    for entry in ("command", "seed", "data", "hardware", "code", "cost"):
+        assert policy.info[entry], entry
+    assert policy.info["command"].startswith(f"deepaa search --data {name} ")
+    assert policy.equals(policy.symmetric())
+    if name == "cifar10":
+        assert [check for check in reproduction_gate(policy) if not check.passed] == []
 
 
 def test_a_name_is_a_name_whatever_files_there_are(

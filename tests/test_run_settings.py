@@ -54,9 +54,11 @@ def test_changes() -> None:
     assert changed(start, "layers=null").search.layers is None
     assert changed(start, "precision=bfloat16").search.precision == "bfloat16"
     assert changed(start, "deviation_draws=auto").search.deviation_draws is None
-    stepped = changed(changed(start, "train.schedule=step"), "train.milestones=[3, 6]")
+    stepped = changed(start, "train.milestones=[3, 6]", "train.schedule=step")
     assert stepped.proxy.train.milestones == (3, 6)
     assert changed(start, "augment=false").proxy.augment is False
+    odd = changed(start, "chains=139", "halves=false").search  # neither is wrong before the other
+    assert (odd.chains, odd.halves) == (139, False)
     assert changed(start, "train.lr=0.05").proxy.train.lr == 0.05
     assert chosen_settings("fast", changes=["steps=5", "steps=6"]).search.steps == 6
     assert chosen_settings("fast", model="resnet18", epochs=3).proxy == dataclasses.replace(

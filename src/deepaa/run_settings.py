@@ -62,31 +62,38 @@ def chosen_settings(
     if epochs is not None:
         proxy = dataclasses.replace(proxy, train=dataclasses.replace(proxy.train, epochs=epochs))
     settings = Settings(dataclasses.replace(start.search, **search), proxy, space)
-    for change in changes:
-        settings = changed(settings, change)
-    return settings
+    return changed(settings, *changes)
 
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def changed(settings: Settings, change: str) -> Settings:
-    """The settings after `NAME=VALUE`: heldout=64, augment=false, train.lr=0.05."""
-    name, equals, text = change.partition("=")
-    if not equals:
-        raise ValueError(f"a setting is given as NAME=VALUE, got {change!r}")
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = text  # a word, such as bfloat16
+def changed(settings: Settings, *changes: str) -> Settings:
+    """The settings after each `NAME=VALUE`: heldout=64, augment=false, train.lr=0.05.
+
+    They are checked together, so that their order does not matter.
+    """
     search, proxy, space = settings
-    if name.startswith("train."):
-        train = _replaced(proxy.train, name.removeprefix("train."), value, "train.")
-        return Settings(search, dataclasses.replace(proxy, train=train), space)
-    if name == "augment":
-        return Settings(search, _replaced(proxy, name, value, ""), space)
-    return Settings(_replaced(search, name, value, ""), proxy, space)
+    of_search, of_proxy, of_train = {}, {}, {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise ValueError(f"a setting is given as NAME=VALUE, got {change!r}")
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text  # a word, such as bfloat16
+        if name.startswith("train."):
+            name = name.removeprefix("train.")
+            of_train[name] = _fitting(proxy.train, name, value, "train.")
+        elif name == "augment":
+            of_proxy[name] = _fitting(proxy, name, value, "")
+        else:
+            of_search[name] = _fitting(search, name, value, "")
+    train = dataclasses.replace(proxy.train, **of_train)
+    proxy = dataclasses.replace(proxy, train=train, **of_proxy)
+    return Settings(dataclasses.replace(search, **of_search), proxy, space)
 
 
 _KINDS: Mapping[str, Any] = {
@@ -98,8 +105,8 @@ _KINDS: Mapping[str, Any] = {
 }
 
 
-def _replaced(config: Any, name: str, value: object, prefix: str) -> Any:
-    """The dataclass with one field changed to a value of the same kind."""
+def _fitting(config: Any, name: str, value: object, prefix: str) -> Any:
+    """The value of one field of the dataclass, if it is of the field's kind."""
     kinds = {field.name: str(field.type) for field in dataclasses.fields(config)}
     if name not in kinds:
         raise ValueError(f"no setting {prefix}{name!r}; there are {', '.join(kinds)}")
@@ -107,13 +114,11 @@ def _replaced(config: Any, name: str, value: object, prefix: str) -> Any:
     if value == "auto" and "None" in parts and "str" not in parts:
         value = None  # as the documentation writes it
     if isinstance(value, list) and kinds[name].startswith("tuple"):
-        return dataclasses.replace(config, **{name: tuple(value)})
+        return tuple(value)
     fits = any(isinstance(value, _KINDS[part]) for part in parts if part in _KINDS)
     if not fits or (isinstance(value, bool) and "bool" not in parts):
         raise ValueError(f"{prefix}{name} should be {' or '.join(parts)}, got {value!r}")
-    if isinstance(value, int) and parts == ["float"]:
-        value = float(value)
-    return dataclasses.replace(config, **{name: value})
+    return float(value) if isinstance(value, int) and parts == ["float"] else value
 
 
 def run_config(
