@@ -17,7 +17,7 @@ from deepaa import CIFAR, DeepAutoAugment, find_policy
 from deepaa.data import load_embedded
 from deepaa.search import LayerRecord
 
-QUICK = {"preset": "demo", "layers": 1, "steps": 8, "learning_rate": 1.2, "heldout": 16}
+QUICK = {"preset": "demo", "layers": 1, "steps": 8, "learning_rate": 1.2, "images": 2, "heldout": 8}
 
 
 def write_pictures(folder: Path, each: int = 30) -> Path:

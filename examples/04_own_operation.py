@@ -14,7 +14,7 @@ from torch import Tensor
 from deepaa import CIFAR, DeepAutoAugment, Operation, find_policy, load_policy
 from deepaa.data import load_embedded
 
-QUICK = {"preset": "demo", "layers": 1, "steps": 16, "learning_rate": 0.6, "heldout": 16}
+QUICK = {"preset": "demo", "layers": 1, "steps": 8, "learning_rate": 1.2, "images": 3, "heldout": 8}
 
 
 def fog(images: Tensor, magnitudes: Tensor, uniforms: Tensor, *, grey: int) -> Tensor:

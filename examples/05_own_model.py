@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from deepaa import find_policy
 from deepaa.data import load_embedded
 
-QUICK = {"preset": "demo", "layers": 1, "steps": 16, "learning_rate": 0.6, "heldout": 16}
+QUICK = {"preset": "demo", "layers": 1, "steps": 8, "learning_rate": 1.2, "images": 3, "heldout": 8}
 
 
 class Net(nn.Module):

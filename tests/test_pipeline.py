@@ -364,9 +364,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, npz: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_finds_something(tmp_path: Path) -> None:
-    began = time.monotonic()
     policy = find_policy(preset="demo", device="cpu", out=tmp_path / "demo")
-    assert time.monotonic() - began < 600  # 106 s on two free cores; this test shares them
     table = policy.table
     assert policy.depth == 3
     assert policy.row_probabilities()[0, table.identity] < 0.5

@@ -43,7 +43,7 @@ def test_a_config_of_another_version_is_refused() -> None:
         json.dumps(run_config(chosen_settings("fast"), fingerprint="f", source=SOURCE))
     )
     config["search"]["temperature"] = 1
-    with pytest.raises(ValueError, match=r"not one of this version.*temperature"):
+    with pytest.raises(ValueError, match=r"of another version.*temperature"):
         settings_of(config)
 
 

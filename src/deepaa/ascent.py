@@ -73,12 +73,17 @@ class Ascent:
         self.logits = self.logits + c.learning_rate * change
 
     def _deviation(self, rewards: Rewards, step: int) -> Tensor:
-        """(R,) the standard deviation of rewards over images; its square is a mean over steps."""
-        keep = self.config.deviation_memory
-        now = variance(rewards, self.config.deviation_draws)
-        self._variance[self.active] = keep * self._variance[self.active] + (1 - keep) * now
+        """(R,) the standard deviation of rewards over images; its square is a mean over steps.
+
+        Rows that are put aside never come back, so that all active ones have the same history.
+        """
+        keep, rows = self.config.deviation_memory, self.active
+        if len(rewards.mean) > 1:  # one image, when others gave no finite reward, shows nothing
+            now = variance(rewards, self.config.deviation_draws)
+            now = keep * self._variance[rows] + (1 - keep) * now
+            self._variance = self._variance.index_copy(0, rows, now)
         share = 1 - keep ** (step + 1)
-        return (self._variance[self.active] / share).clamp(min=0).sqrt()
+        return (self._variance[rows] / share).clamp(min=0).sqrt()
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a layer needs to go on, as tensors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from deepaa.policy_file import (
     read_policy,
     schedule_source,
 )
+from deepaa.space import Operation
 from deepaa.stages import Layers, Stage
 
 __all__ = ["SpaceName", "compared_policy", "with_defaults"]
@@ -32,6 +34,7 @@ def compared_policy(
     space: SpaceName = "cifar",
     epochs: int | None = None,
     first_layers: int | None = None,
+    operations: Sequence[Operation] = (),
 ) -> Policy:
     """The policy of a name or file as a training runs it.
 
@@ -43,10 +46,11 @@ def compared_policy(
         space: Which defaults, and which ranges where a name has them for both data sets.
         epochs: Epochs of the training, to which PBA's schedules are stretched.
         first_layers: Only so many layers of the policy; the defaults are not counted.
+        operations: Your own operations that a file names.
     """
     if space not in ("cifar", "imagenet"):
         raise ValueError(f"space should be cifar or imagenet, got {space!r}")
-    policy, usual = _as_published(source, space, epochs)
+    policy, usual = _as_published(source, space, epochs, operations)
     if first_layers is not None:
         policy = policy.first_layers(first_layers)
     return with_defaults(policy, space) if (usual if defaults is None else defaults) else policy
@@ -72,11 +76,13 @@ def _joined_layers(stages: tuple[Stage, ...]) -> list[Stage]:
     return joined
 
 
-def _as_published(source: str | Path, space: SpaceName, epochs: int | None) -> tuple[Policy, bool]:
+def _as_published(
+    source: str | Path, space: SpaceName, epochs: int | None, operations: Sequence[Operation]
+) -> tuple[Policy, bool]:
     """The policy as its authors evaluate it, and whether the defaults follow it."""
     if (inner := behind(SIMPLE, source)) is not None:
-        return _as_published(inner, space, epochs)[0].first_layers(1), True
-    found = read_policy(source, space=space)
+        return _as_published(inner, space, epochs, operations)[0].first_layers(1), True
+    found = read_policy(source, operations, space)
     if found.kind is Kind.NAMED:
         entry = named(str(source))
         return found.policy, entry is not None and entry.defaults

@@ -71,5 +71,5 @@ def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int
         for hook in hooks:
             hook.remove()
     weights = sum(p.nbytes for p in model.parameters())
-    # values and their tangents, or their gradients; weights, v, g and the direction
-    return 4 * weights + config.chunk * (2 * counted[0] + images[0].nbytes)
+    # values and their tangents, or their gradients; weights, v, two of g and the direction
+    return 5 * weights + config.chunk * (2 * counted[0] + images[0].nbytes)

@@ -196,8 +196,9 @@ def cosine_and_direction(
 
     An estimate of g from few draws is too long, and u would then leave a part of g in: rewards of
     transformations with large gradients come out too high. Products of two estimates have no such
-    bias: |g|^2 = a.b and (v.g) g = ((v.a) b + (v.b) a) / 2. Where they point away from each other,
-    their mean serves.
+    bias: |g|^2 = a.b and (v.g) g = ((v.a) b + (v.b) a) / 2. With m = (a + b) / 2 and
+    d = (a - b) / 2 these are m.m - d.d and (v.m) m - (v.d) d, of which so much of d is taken that
+    |g|^2 keeps half of m.m: two estimates may be at odds.
 
     Args:
         gradient: g, or an estimate of it, a.
@@ -205,22 +206,32 @@ def cosine_and_direction(
     """
     v, a = _flat(target), _flat({name: gradient[name] for name in target})
     b = a if other is None else _flat({name: other[name] for name in target})
-    if other is not None:
-        mean, agree = (a + b) / 2, a @ b > 0
-        a, b = torch.where(agree, a, mean), torch.where(agree, b, mean)
-    on_a, on_b, g2, v2 = v @ a, v @ b, a @ b, v @ v
-    usable = (g2 > 0) & (v2 > 0)
-    length = torch.where(usable, g2, 1.0).sqrt()
-    v_length = torch.where(usable, v2, 1.0).sqrt()
-    cosine = torch.where(usable, (on_a + on_b) / (2 * length * v_length), 0.0)
-    scale = torch.where(usable, 1 / (length * v_length if normalise else length), 0.0)
-    found = scale * (v - (on_a * b + on_b * a) / (2 * length * length))
-    flat = torch.split(found, [p.numel() for p in target.values()])
+    v2, (m, d, share, g2) = v @ v, _joined(a, b)
+    empty = (g2 <= 0) | (v2 <= 0)
+    length, v_length = (torch.where(empty, 1.0, square).sqrt() for square in (g2, v2))
+    scale = torch.where(empty, 0.0, 1 / (length * v_length if normalise else length))
+    along = ((v @ m) * m - share * (v @ d) * d) / torch.where(empty, 1.0, g2)
+    flat = torch.split(scale * (v - along), [p.numel() for p in target.values()])
     direction = {
         name: part.view(p.shape).to(p.dtype)
         for (name, p), part in zip(target.items(), flat, strict=True)
     }
-    return cosine, direction
+    return _cosine(v, a, b, v_length, empty), direction
+
+
+def _joined(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Mean and half difference of two estimates, how much of the latter counts, and |g|^2."""
+    m, d = (a + b) / 2, (a - b) / 2
+    m2, d2 = m @ m, d @ d
+    share = torch.where(d2 > 0, m2 / (2 * d2), 1.0).clamp(max=1)
+    return m, d, share, m2 - share * d2
+
+
+def _cosine(v: Tensor, a: Tensor, b: Tensor, v_length: Tensor, empty: Tensor) -> Tensor:
+    """The cosine of v and g, of two estimates of equal length: a longer one counts no more."""
+    lengths = (torch.where(x @ x > 0, x @ x, 1.0).sqrt() for x in (a, b))
+    m, _, _, g2 = _joined(*(x / length for x, length in zip((a, b), lengths, strict=True)))
+    return torch.where(empty, 0.0, v @ m / (v_length * torch.where(empty, 1.0, g2).sqrt()))
 
 
 def loss_slopes(

@@ -89,8 +89,8 @@ PRESETS: Mapping[str, Preset] = {
         "minutes on two CPU cores: 3 layers, a small network, few samples",
         SearchConfig(
             layers=3,
-            steps=60,
-            learning_rate=0.2,
+            steps=50,
+            learning_rate=0.24,
             images=6,
             validation=24,
             prefixes=1,

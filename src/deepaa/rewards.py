@@ -58,10 +58,8 @@ class Scene(NamedTuple):
 
     originals: Tensor  # (G, V, C, H, W): v is their mean gradient
     original_labels: Tensor  # (G, V)
-    chains: (
-        Tensor  # (G, P, M, C, H, W): each of P parts gives an estimate of g, their weighted mean
-    )
-    weights: Tensor  # (M,)
+    chains: Tensor  # (G, P, M, C, H, W): each of P parts gives an estimate of g
+    weights: Tensor  # (M,) of the images of a part
     images: Tensor  # (G, S, C, H, W): their slopes are asked for; may be none
     labels: Tensor  # (G,) of chains and images
 
@@ -127,21 +125,21 @@ def sampled_chains(
     seeds: Sequence[int],
     n: int,
     *,
-    stratified: bool,
+    strata: int,
 ) -> Tensor:
     """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,).
 
-    Stratified, each half of an even number of chains is spread over the distribution too.
+    Args:
+        strata: So many chains in a row are spread evenly over the distribution; 0 for none.
     """
     table, device = prefix.table, images.device
     first = augmented(images, prefix, [hash_int(seed, 2) for seed in seeds], n).flatten(0, 1)
     keys = keys_for(seeds, 3, n, device)
-    if stratified:
+    if strata:
         choice, _, uniform = draw_words(keys, 1, table.uniforms)
-        # every chain of an image takes its word from another of n equal parts
-        parts = torch.arange(n, device=device)
-        parts = torch.cat((parts[::2], parts[1::2])).repeat(len(images))
-        words = (parts[:, None] * 2**53 + choice) // n
+        # each chain of a row takes its word from another of equal parts
+        parts = (torch.arange(n, device=device) % strata).repeat(len(images))
+        words = (parts[:, None] * 2**53 + choice) // strata
         steps = to_device(thresholds(probabilities), device)
         draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
     else:
@@ -175,11 +173,10 @@ def layer_scene(
         chains, share = images[:, None], (probabilities / draws).repeat(draws)
         weights = to_device(share.to(torch.float32), images.device)
     else:
-        n = how.chains or total
-        drawn = sampled_chains(
-            pairs.images, prefix, probabilities, seeds, n, stratified=how.stratified
-        )
-        chains = _in_parts(drawn, how.halves)
+        n, halves = how.chains or total, how.halves and how.chains > 0
+        strata = (n // 2 if halves else n) if how.stratified else 0
+        drawn = sampled_chains(pairs.images, prefix, probabilities, seeds, n, strata=strata)
+        chains = _in_parts(drawn, halves)
         weights = even_weights(chains[0, 0])
     return Scene(pairs.originals, pairs.original_labels, chains, weights, images, pairs.labels)
 
@@ -197,9 +194,8 @@ def policy_scene(
 
 
 def _in_parts(chains: Tensor, halves: bool) -> Tensor:
-    """(G, P, n / P, C, H, W) of (G, n, C, H, W): two halves of an even number, if asked for."""
-    parts = 2 if halves and chains.shape[1] % 2 == 0 else 1
-    return torch.unflatten(chains, 1, (parts, -1))
+    """(G, P, n / P, C, H, W) of (G, n, C, H, W): two halves, or one part."""
+    return torch.unflatten(chains, 1, (2 if halves else 1, -1))
 
 
 class Rewards(NamedTuple):

@@ -156,6 +156,9 @@ def settings_of(config: Mapping[str, Any], operations: Sequence[Operation] = ())
     """
     own = {operation.name: operation for operation in operations}
     try:
+        names = {field.name for field in dataclasses.fields(SearchConfig)}
+        if other := sorted(names ^ set(config["search"])):
+            raise ValueError(f"its settings differ in {', '.join(other)}")
         proxy, space = dict(config["proxy"]), config["space"]
         known = tuple(own.get(op["name"]) or Operation(**op) for op in space["operations"])
         return Settings(
@@ -164,4 +167,6 @@ def settings_of(config: Mapping[str, Any], operations: Sequence[Operation] = ())
             Space(known, space["levels"]),
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"config.json is not one of this version: {error}") from error
+        raise ValueError(
+            f"config.json is of another version of deepaa, which can go on with it: {error}"
+        ) from error

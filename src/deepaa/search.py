@@ -1,7 +1,7 @@
 """The search: a layer on top of the layers before it, until one changes nothing.
 
-Every step scores all transformations on a few images (`rewards.py`), takes the mean minus a
-multiple of the standard deviation over the images (Eq. 10), and moves the layer's logits with Adam.
+Every step scores all transformations on a few images (`rewards.py`) and moves the layer's logits
+with Adam along the mean minus a multiple of the standard deviation over images (`ascent.py`).
 Random numbers come from (seed, layer, step), never from a generator's state, so a search that was
 stopped goes on as if nothing had happened.
 """
@@ -310,7 +310,8 @@ class Search:
         pairs = self._pools.fetch(chosen.part(numbers), self.device)
         start = hash_int(self.config.seed, 0)
         seeds = [hash_int(start, number) for number in numbers]
-        scene = policy_scene(pairs, policy, n, seeds, halves=self.config.halves)
+        halves = self.config.halves and self.config.chains > 0 and n > 1
+        scene = policy_scene(pairs, policy, n, seeds, halves=halves)
         return self._scorer(scene, self.before_image)[0][:, None]
 
     # Saving

@@ -31,7 +31,7 @@ class SearchConfig:
     steps: int = 312
     """Steps per layer. Adam moves a logit by about the learning rate a step: keep their product
     at or above `identity_logit`, or no operation can overtake identity."""
-    learning_rate: float = 0.08
+    learning_rate: float = 0.1
     """Of Adam, on the logits."""
     images: int = 16
     """Images per step; Eq. 10 takes its mean and standard deviation over them."""
@@ -73,9 +73,9 @@ class SearchConfig:
     """Give m and -m one reward, since the policy is made symmetric in the end."""
     symmetric: bool = True
     """Make the found policy symmetric in its signs, as the authors' evaluation does."""
-    epsilon: float = 1e-6
-    """Of Adam. An operation that starts at e^-8 follows gains of about 0.003 and leaves smaller
-    ones, however sure they are."""
+    epsilon: float = 2e-6
+    """Of Adam. A gain that never varies takes a layer over if it is above about
+    epsilon e^identity_logit / (steps learning_rate - identity_logit); smaller ones are left."""
     heldout: int = 256
     """Images set aside to measure the improvement after each layer."""
     precision: str = "auto"
@@ -101,7 +101,6 @@ class SearchConfig:
             "penalty_first_layer",
             "identity_logit",
             "epsilon",
-            "deviation_memory",
         ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be 0 or more, got {getattr(self, name)}")
@@ -113,12 +112,12 @@ class SearchConfig:
             raise ValueError(
                 f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
             )
-        if not self.deviation_memory < 1:
+        if not 0 <= self.deviation_memory < 1:
             raise ValueError(
-                f"deviation_memory should be in 0..1, below 1, got {self.deviation_memory}"
+                f"deviation_memory should be at least 0 and below 1, got {self.deviation_memory}"
             )
         if self.halves and self.chains % 2:
-            raise ValueError(f"chains should be even to be taken in halves, got {self.chains}")
+            raise ValueError(f"chains should be even, or halves=false; got {self.chains}")
         if self.stratified and not 0 <= self.chains <= 1000:
             raise ValueError(f"chains should be in 0..1000 when stratified, got {self.chains}")
         if self.learning_rate <= 0:

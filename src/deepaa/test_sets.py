@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from deepaa.folder import STANDS_FOR
 from deepaa.image_files import shown
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
 from deepaa.splits import stratified_splits
+from deepaa.torchvision_source import NoSplitError
 
 HOLDOUT = 0.1
 """Share that is held out of images without a test part."""
@@ -21,8 +21,6 @@ HOLDOUT_SEED = 0
 """The same images are held out whatever the seed of a training."""
 _TEST_SPLITS = ("test", "val")
 """What data sets with a name call their test part."""
-_NO_SPLIT = re.compile(r"has the splits|has no splits|Unknown value .* for argument split")
-"""How a source says that it has no such part: it, or torchvision, then names those it has."""
 
 _log = logging.getLogger(__name__)
 
@@ -108,9 +106,7 @@ def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledI
     for split in _TEST_SPLITS:
         try:
             return load_dataset(source, split=split, **reading)
-        except ValueError as error:
-            if _NO_SPLIT.search(str(error)) is None:
-                raise  # the part is there, and cannot be used
+        except NoSplitError as error:
             _log.debug("%s: %s", source, error)
     return None
 

@@ -21,6 +21,10 @@ NOT_NAMED = {"VisionDataset", "ImageFolder", "DatasetFolder"}
 """Classes for data sets of one's own; a folder is given by its path, and is then looked through."""
 
 
+class NoSplitError(ValueError):
+    """The data set has no part of that name."""
+
+
 def is_dataset(name: str) -> bool:
     """Whether torchvision.datasets has a data set of that name."""
     return name in _names()
@@ -68,7 +72,8 @@ def _open(name: str, split: str, root: Path, download: bool) -> Any:
     except ModuleNotFoundError:  # says which package to install
         raise
     except ValueError as error:  # torchvision names the splits there are
-        raise ValueError(f"{name}, split {split!r}: {error}") from error
+        kind = NoSplitError if "argument split" in str(error) else ValueError
+        raise kind(f"{name}, split {split!r}: {error}") from error
     except (RuntimeError, OSError) as error:
         if download:
             raise RuntimeError(f"{name} could not be downloaded to {root}: {error}") from error
@@ -98,12 +103,12 @@ def _options(
     options: dict[str, Any] = {"root": root} if "root" in known else {}
     if "train" in known:
         if split not in ("train", "test"):
-            raise ValueError(f"{name} has the splits 'train' and 'test', got {split!r}")
+            raise NoSplitError(f"{name} has the splits 'train' and 'test', got {split!r}")
         options["train"] = split == "train"
     elif "split" in known:
         options["split"] = split
     elif split != "train":
-        raise ValueError(f"{name} has no splits; all of it is 'train', got {split!r}")
+        raise NoSplitError(f"{name} has no splits; all of it is 'train', got {split!r}")
     if "download" in known:
         options["download"] = download
     elif download:

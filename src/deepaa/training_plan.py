@@ -12,19 +12,15 @@ import torch
 from torch import nn
 
 from deepaa.agreement import by_main
-from deepaa.compared import compared_policy, with_defaults
+from deepaa.compared import compared_policy
 from deepaa.own_operations import import_operations
 from deepaa.pipeline import SMALL_SIDE, proxy_name
 from deepaa.policy import Policy
 from deepaa.policy_file import (
     PBA,
     SIMPLE,
-    Kind,
-    behind,
     load_policy,
-    only_chains,
     policy_names,
-    read_policy,
 )
 from deepaa.recipes import DATA, Recipe, find_recipe
 from deepaa.runs import read_config
@@ -273,28 +269,15 @@ def _policy(
     operations = import_operations(source.get("operations", ()))
     if folder is not None and (folder / "policy.json").exists():
         return load_policy(folder / "policy.json", operations)
-    name, defaults, first = source["policy"], source["defaults"], source["first_layers"]
-    # own operations can only stand in a file of this package
-    if operations and (found := read_policy(name, operations, space)).kind is Kind.FILE:
-        usual = behind(SIMPLE, name) is not None or only_chains(found.policy)
-        policy = found.policy if first is None else _first_layers(found.policy, first, name)
-        return with_defaults(policy, space) if (usual if defaults is None else defaults) else policy
-    try:
-        return compared_policy(
-            name, defaults=defaults, space=space, epochs=epochs, first_layers=first
-        )
-    except ValueError:
-        if first is None:
-            raise
-    whole = compared_policy(name, defaults=False, space=space, epochs=epochs)
-    return _first_layers(whole, first, name)  # says how many there are
-
-
-def _first_layers(policy: Policy, count: int, name: str) -> Policy:
-    if count > policy.depth:
-        layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
-        raise ValueError(f"--first-layers {count}: {name} has {layers}")
-    return policy.first_layers(count)
+    name, first = source["policy"], source["first_layers"]
+    how: dict[str, Any] = {"space": space, "epochs": epochs, "operations": operations}
+    if first is not None:
+        phases = compared_policy(name, defaults=False, **how).phases
+        depth = max(sum(stage.depth for stage in phase.stages) for phase in phases)
+        if first > depth:
+            layers = "1 layer" if depth == 1 else f"{depth} layers"
+            raise ValueError(f"--first-layers {first}: {name} has {layers}")
+    return compared_policy(name, defaults=source["defaults"], first_layers=first, **how)
 
 
 # The images
