@@ -288,13 +288,14 @@ class Search:
         return record
 
     def _verdict(self, gain: float, error: float, identity: float) -> tuple[bool, str]:
-        if self.config.layers is not None:
-            return True, "asked for"
+        kept, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
         if identity > 0.9:
-            return False, f"identity has {identity:.2f} of the layer"
-        if gain < error:
-            return False, f"a gain of {gain:.4f} is below its standard error of {error:.4f}"
-        return True, f"a gain of {gain:.4f}, standard error {error:.4f}"
+            kept, reason = False, f"identity has {identity:.2f} of the layer"
+        elif gain < error:
+            kept, reason = False, f"a gain of {gain:.4f} is below its standard error of {error:.4f}"
+        if self.config.layers is not None:
+            return True, "asked for" if kept else f"asked for, although {reason}"
+        return kept, reason
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:
         """(heldout,) cosines under a policy; the same images, batches and keys every time."""
