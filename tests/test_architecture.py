@@ -62,7 +62,7 @@ LAYERS = [
     ["report.compare_figure", "report.compare_lines"],
     ["report.compare_page"],
     [""],  # deepaa itself, which offers names of all
-    ["cli_progress", "cli_policy"],
+    ["cli_progress", "cli_policy", "cli_data"],
     ["cli_compare", "cli_convert"],
     ["cli_report"],
     ["cli_search_plan"],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa.cli_data import DATA, Download, OnBadImage, Root, Size
 from deepaa.cli_progress import refuse_settings
 from deepaa.cli_search_plan import Plan
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
-_DATA, _SPACE, _NETWORK, _RUN = "Data", "What is searched", "The network", "The run"
+_SPACE, _NETWORK, _RUN = "What is searched", "The network", "The run"
 
 
 def search(
@@ -26,7 +27,7 @@ def search(
         typer.Option(
             help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
             "torchvision data set. Default: 4,000 embedded images of CIFAR-10.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
     out: Annotated[
@@ -112,26 +113,10 @@ def search(
             rich_help_panel=_SPACE,
         ),
     ] = [],  # noqa: B006 - as above
-    size: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, help="Side to bring the images to.", rich_help_panel=_DATA),
-    ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option(help="Where data sets with a name lie. Default: data.", rich_help_panel=_DATA),
-    ] = None,
-    download: Annotated[
-        bool,
-        typer.Option(
-            "--download", help="Fetch a data set that is not there.", rich_help_panel=_DATA
-        ),
-    ] = False,
-    on_bad_image: Annotated[
-        str,
-        typer.Option(
-            help="What a damaged file does: stop the run, or skip the file.", rich_help_panel=_DATA
-        ),
-    ] = "stop",
+    size: Size = None,
+    root: Root = None,
+    download: Download = False,
+    on_bad_image: OnBadImage = "stop",
     device: Annotated[
         str, typer.Option(help="cpu, cuda, or auto for what there is.", rich_help_panel=_NETWORK)
     ] = "auto",

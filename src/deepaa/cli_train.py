@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from deepaa.cli_data import DATA, Download, OnBadImage, Root, Size
 from deepaa.cli_policy import OwnOperations
 from deepaa.cli_progress import refuse_settings
 
@@ -27,7 +28,7 @@ WITH_RESUME |= {
     "scan",
 }
 """Options that say nothing about what is trained; images may have moved."""
-_POLICY, _DATA, _TRAINING, _RUN = "The policy", "Data", "The training", "The run"
+_POLICY, _TRAINING, _RUN = "The policy", "The training", "The run"
 _NOTHING: Any = []  # typer reads it, nobody writes to it
 
 
@@ -68,56 +69,40 @@ def train(
         typer.Option(
             help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
             "torchvision data set. Default: the recipe's, or 4,000 embedded images of CIFAR-10.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
     test: Annotated[
         str | None,
-        typer.Option(help="Test images, where they lie elsewhere.", rich_help_panel=_DATA),
+        typer.Option(help="Test images, where they lie elsewhere.", rich_help_panel=DATA),
     ] = None,
     holdout: Annotated[
         float | None,
         typer.Option(
             help="Test on this share of the training images. Default: the data's test part, or .1.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
-    size: Annotated[
-        int | None,
-        typer.Option(min=1, max=4096, help="Side to bring the images to.", rich_help_panel=_DATA),
-    ] = None,
-    root: Annotated[
-        Path | None,
-        typer.Option(help="Where data sets with a name lie. Default: data.", rich_help_panel=_DATA),
-    ] = None,
-    download: Annotated[
-        bool,
-        typer.Option(
-            "--download", help="Fetch a data set that is not there.", rich_help_panel=_DATA
-        ),
-    ] = False,
+    size: Size = None,
+    root: Root = None,
+    download: Download = False,
     stream: Annotated[
         bool | None,
         typer.Option(
             "--stream/--no-stream",
             help="Decode the files of a folder anew in every epoch, for more images than memory "
             "holds. Default: the recipe's way, or not.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = None,
-    on_bad_image: Annotated[
-        str,
-        typer.Option(
-            help="What a damaged file does: stop the run, or skip the file.", rich_help_panel=_DATA
-        ),
-    ] = "stop",
+    on_bad_image: OnBadImage = "stop",
     scan: Annotated[
         bool,
         typer.Option(
             "--scan/--no-scan",
             help="With --stream, decode all files once before the first epoch of a run; otherwise "
             "a damaged one stops the epoch that meets it.",
-            rich_help_panel=_DATA,
+            rich_help_panel=DATA,
         ),
     ] = True,
     recipe: Annotated[
