@@ -207,10 +207,12 @@ class StreamedImages:
     def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
         try:
             piece = next(pieces)
-        except RuntimeError as error:
-            if "worker" not in str(error):
+        except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+            # one that dies while it hands images over breaks its connection, and no more is said
+            said = "worker" in str(error)
+            if said is not isinstance(error, RuntimeError):  # else raised by code in a worker
                 raise
-            why = str(error).splitlines()[0]
+            why = (str(error) or "connection lost").splitlines()[0]
             raise RuntimeError(
                 f"a process that decodes images died ({why}); memory or shared memory may be "
                 f"short: take fewer than {self._loader.num_workers} workers"
