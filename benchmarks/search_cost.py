@@ -8,15 +8,14 @@ behind `--` go to every search.
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from deepaa import load_policy
 from deepaa.gate import policy_distance, reproduction_gate
+from deepaa.run_history import read_history
 
 SEARCHES: dict[str, tuple[str, list[str]]] = {
     "seed-0": ("cifar10", ["--seed", "0"]),
@@ -72,10 +71,10 @@ def search(folder: Path, options: list[str]) -> None:
 def lines(folder: Path) -> list[str]:
     """What a search cost and found."""
     policy = load_policy(folder / "policy.json")
-    history = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    history = read_history(folder)
     seconds = folder.with_suffix(".seconds").read_text()
-    steps: list[dict[str, Any]] = [r for r in history if r["kind"] == "step"]
-    layers: list[dict[str, Any]] = [r for r in history if r["kind"] == "layer"]
+    steps = [r for r in history if r["kind"] == "step"]
+    layers = [r for r in history if r["kind"] == "layer"]
     checks = reproduction_gate(policy)
     passes = layers[-1]["passes"] / 1e6
     training = sum(r["seconds"] for r in history if r["kind"] == "epoch")

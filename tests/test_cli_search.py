@@ -91,7 +91,8 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left 0 s", lines[1])
     step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
     assert any(re.fullmatch(step, line) for line in lines)
-    assert sum("kept (asked for" in line and "held-out similarity" in line for line in lines) == 2
+    kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"
+    assert sum(re.fullmatch(kept, line) is not None for line in lines) == 2
     assert "\x1b" not in err
     assert "\r" not in err
     assert "Layer 2" in out

@@ -224,11 +224,15 @@ class Policy:
         twin = torch.tensor(policy.table.twins, device="cpu")
         return policy._map(lambda stage: symmetric_stage(stage, twin))
 
+    @property
+    def most_layers(self) -> int:
+        """Layers of the deepest phase."""
+        return max(sum(stage.depth for stage in phase.stages) for phase in self.phases)
+
     def first_layers(self, count: int) -> Policy:
         """The first `count` layers."""
-        most = max(sum(stage.depth for stage in phase.stages) for phase in self.phases)
-        if not 0 <= count <= most:
-            raise ValueError(f"first_layers({count}) of a policy of {most} layers")
+        if not 0 <= count <= self.most_layers:
+            raise ValueError(f"first_layers({count}) of a policy of {self.most_layers} layers")
 
         def cut(phase: Phase) -> list[Stage]:
             left = count

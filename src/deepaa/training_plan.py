@@ -16,12 +16,7 @@ from deepaa.compared import compared_policy
 from deepaa.own_operations import import_operations
 from deepaa.pipeline import SMALL_SIDE, proxy_name
 from deepaa.policy import Policy
-from deepaa.policy_file import (
-    PBA,
-    SIMPLE,
-    load_policy,
-    policy_names,
-)
+from deepaa.policy_file import PBA, SIMPLE, load_policy, policy_names
 from deepaa.recipes import DATA, Recipe, find_recipe
 from deepaa.runs import read_config
 from deepaa.search_config import precision_on
@@ -272,8 +267,7 @@ def _policy(
     name, first = source["policy"], source["first_layers"]
     how: dict[str, Any] = {"space": space, "epochs": epochs, "operations": operations}
     if first is not None:
-        phases = compared_policy(name, defaults=False, **how).phases
-        depth = max(sum(stage.depth for stage in phase.stages) for phase in phases)
+        depth = compared_policy(name, defaults=False, **how).most_layers
         if first > depth:
             layers = "1 layer" if depth == 1 else f"{depth} layers"
             raise ValueError(f"--first-layers {first}: {name} has {layers}")
