@@ -18,6 +18,7 @@ from blobs import Net, blobs, trained
 
 import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
+from deepaa.cli_progress import _Progress
 from deepaa.pipeline import PolicySearch, as_images, default_augmentation, proxy_name
 from deepaa.presets import PRESETS, ProxyConfig
 from deepaa.runs import Run, read_history
@@ -166,6 +167,14 @@ def test_asked_to_stop_in_the_middle_it_saves_the_newest_record(
     straight = PolicySearch(data, **settings)
     list(straight)
     assert task.policy.equals(straight.policy)
+
+
+def test_the_time_left_is_not_told_by_a_first_step(images: Any) -> None:
+    """It may compile; on a GPU that would be hours."""
+    task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=PROXY)
+    progress = _Progress(task)
+    texts = [progress._step_text(record) for record in task if isinstance(record, StepRecord)]
+    assert ["left" in text for text in texts] == [False] + [True] * 5
 
 
 def test_ctrl_c_in_python_saves(tmp_path: Path, images: Any) -> None:

@@ -95,16 +95,17 @@ class _Progress:
         from deepaa.forecast import passes_left
 
         config = self.task.config
-        now = (record.passes - self.passes) / max(record.seconds, 1e-6)
+        if self.passes and record.step > 1:  # a first step compiles
+            now = (record.passes - self.passes) / max(record.seconds, 1e-6)
+            self.rate = 0.9 * self.rate + 0.1 * now if self.rate else now
         self.passes = record.passes
-        # the first step of a resumed search counts passes of the earlier process too
-        self.rate = now if not self.rate or record.step <= 2 else 0.9 * self.rate + 0.1 * now
-        left = passes_left(config, len(self.task.space), record.layer, record.step) / self.rate
+        passes = passes_left(config, len(self.task.space), record.layer, record.step)
+        left = f"left {duration(passes / self.rate)}  " if self.rate else ""
         depth = config.layers or f"at most {config.max_layers}"
         top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
         return (
             f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  "
-            f"similarity {record.similarity:.3f}  left {duration(left)}  {top}"
+            f"similarity {record.similarity:.3f}  {left}{top}"
         )
 
 
@@ -182,7 +183,8 @@ def foretell(task: PolicySearch) -> None:
     lines = {
         "data": f"{task.data.name}: {len(task.data.labels):,} images of {shape}, "
         f"{len(task.data.class_names)} classes",
-        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items()),
+        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        + f"; {task.config.heldout:,} of the search's are held out",
         "space": f"{len(task.space)} transformations of {len(task.space.operations)} operations",
         "network": f"{weights:,} weights on {task.device}",
         "memory": f"{task.data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "

@@ -69,7 +69,7 @@ class PolicySearch:
             run: Where records, checkpoints and the policy go; None keeps nothing.
             stop: Asked often; once it says yes, the iteration saves and ends with `stopped` true.
         """
-        self.data, self.space, self.config, self.proxy = data, space, search, proxy
+        self.data, self.space, self.proxy = data, space, proxy
         self.device = torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
@@ -80,6 +80,8 @@ class PolicySearch:
         self.splits = stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
+        most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
+        self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
         own = self._new_model() if model is None else copy.deepcopy(unwrapped(model))
         self.model = own.to(self.device)
         self.search: Search | None = None

@@ -279,6 +279,7 @@ class Search:
             deepta.std().item() if len(gains) > 1 else 0.0,
             self.passes,
             time.perf_counter() - began,
+            torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
         )
         last = self.config.layers or self.config.max_layers
         self.done = not kept or self.layer >= last

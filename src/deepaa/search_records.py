@@ -33,3 +33,5 @@ class LayerRecord(NamedTuple):
     deepta_std: float
     passes: int
     seconds: float
+    memory: float | None = None
+    """Most GB of the GPU that were in use so far."""

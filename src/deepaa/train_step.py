@@ -158,9 +158,9 @@ class RecordedStep:
         graph = torch.cuda.CUDAGraph()
         # a stream of its own: libraries keep one workspace per stream, and graphs may run together
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
         arguments = self._images, self._labels, len(images)
         with _put_back(self.step), _best_algorithms(self.step.config.compile):
+            stream.wait_stream(torch.cuda.current_stream())  # for the copies that are put back too
             try:
                 with torch.cuda.stream(stream):  # compiles, and has libraries choose algorithms
                     for _ in range(WARM_UP):

@@ -239,8 +239,8 @@ def _seconds(work: Any, device: torch.device) -> float:
 
 def train_tables(report: TrainReport) -> list[TextTable]:
     """The report as text."""
-    columns = ("network", "batch", "way", "networks", "images/s", "fastest..slowest epoch")
-    more = ("augmentation", "first epoch", "memory")
+    columns = ("network", "batch", "way", "at once", "images/s", "fastest..slowest")
+    more = ("augmenting", "first epoch", "memory")
     rows = [
         (
             t.network,
