@@ -78,9 +78,12 @@ def lines(folder: Path) -> list[str]:
     checks = reproduction_gate(policy)
     passes = layers[-1]["passes"] / 1e6
     training = sum(r["seconds"] for r in history if r["kind"] == "epoch")
+    memory = layers[-1].get("memory")
     found = [
         f"\n## {folder.name}: {policy.depth} layers, {passes:.1f} M passes, {seconds} s",
-        f"\npre-training {training:.0f} s, first step {steps[0]['seconds']:.0f} s; gate: "
+        f"\npre-training {training:.0f} s, first step {steps[0]['seconds']:.0f} s, "
+        + ("" if memory is None else f"peak memory {memory:.1f} GB, ")
+        + "gate: "
         f"{sum(check.passed for check in checks)} of {len(checks)}",
         *(f"* {check.name}: {check.found}" for check in checks if not check.passed),
         "\n| layer | operations | gain | DeepTA | a step |",
