@@ -264,7 +264,7 @@ def test_compare_in_80_columns(command: Command) -> None:
     assert "  flip           0.333 1.000* 1.056*" in lines
     assert "  shear_x        0.333      -  0.056" in lines
     assert "  layer 1 is broad                  yes" in lines
-    assert "  1: cutout is used: 0.33 times an image, at least 0.8" in lines
+    assert "  1: cutout is used: 0.333 times an image, at least 0.8" in lines
 
 
 def test_compare_json(command: Command) -> None:

@@ -16,6 +16,7 @@ from deepaa.report.figure_files import chosen_formats, figure_bytes, save_figure
 from deepaa.report.figures import (
     CELL,
     FULL,
+    MOST_POINTS,
     plot_accuracy,
     plot_accuracy_by_depth,
     plot_depth_deviation,
@@ -32,6 +33,7 @@ from deepaa.report.run_tables import (
     AccuracyRow,
     DepthAccuracy,
     DepthRow,
+    DroppedLayer,
     StepCurve,
     magnitude_tables,
     operation_table,
@@ -75,6 +77,10 @@ def drawings() -> list[Drawing]:
         plot_operations(operation_table(POLICY)),
         *map(plot_magnitudes, magnitude_tables(POLICY)),
         *plot_uncertainty(layer_table(POLICY)),
+        *[
+            drawing._replace(name=f"{drawing.name}-dropped")
+            for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99))
+        ],
         plot_depth_mean(DEPTH),
         plot_depth_deviation(DEPTH),
         *plot_steps([CURVE]),
@@ -99,6 +105,20 @@ def test_renders_in_every_format(drawing: Drawing) -> None:
         assert len(picture.convert("RGB").getcolors(1 << 20) or []) > 5  # something is drawn
     assert figure_bytes(drawing, "pdf").startswith(b"%PDF-")
     assert figure_bytes(drawing, "pdf") == figure_bytes(drawing, "pdf")
+
+
+def test_a_dropped_layer_is_hollow() -> None:
+    for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99)):
+        assert [mark.hollow for mark in drawing.marks if isinstance(mark, Dot)] == [0, 0, 1]
+
+
+def test_a_thinned_curve_keeps_its_ends() -> None:
+    steps = tuple(range(1, 2 * MOST_POINTS + 1))
+    values = tuple(step / 1000 for step in steps)
+    (drawing,) = plot_identity_steps([StepCurve(1, steps, values, values, values)])
+    (line,) = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) > 2]
+    assert len(line.points) == MOST_POINTS + 1
+    assert {"1", str(2 * MOST_POINTS)} <= {m.text for m in drawing.marks if isinstance(m, Text)}
 
 
 @pytest.mark.parametrize("drawing", drawings(), ids=lambda drawing: drawing.name)

@@ -21,6 +21,7 @@ from deepaa.report.run_tables import (
     CostRow,
     DepthAccuracy,
     DepthRow,
+    DroppedLayer,
     LayerSentence,
     MagnitudeTable,
     OperationRow,
@@ -30,8 +31,10 @@ from deepaa.report.run_tables import (
     accuracy_row,
     cost_table,
     depth_table,
+    dropped_layer,
     magnitude_tables,
     operation_table,
+    peak_memory,
     sentences,
     step_curves,
     stop_text,
@@ -184,6 +187,19 @@ def test_steps() -> None:
 
 def test_depth() -> None:
     assert depth_table(RECORDS) == (DepthRow(1, True, "asked for", 0.1, 0.2, 0.3, 0.4),)
+
+
+def test_the_layer_that_ended_the_search() -> None:
+    assert dropped_layer(RECORDS) is None
+    assert dropped_layer([]) is None
+    end = (step(2, 2, identity=0.99, perplexity=4.0), layer(2, kept=False))
+    assert dropped_layer((*RECORDS, *end)) == DroppedLayer(2, 2.0, 0.99)
+    assert dropped_layer(end[1:]) is None  # its steps are lost
+
+
+def test_peak_memory() -> None:
+    assert peak_memory(RECORDS) is None
+    assert peak_memory([layer(1, memory=1.5), layer(2, memory=2.5), layer(3, memory=None)]) == 2.5
 
 
 def test_costs() -> None:

@@ -56,7 +56,7 @@ def reproduction_gate(policy: Policy, last_identity: float | None = None) -> tup
             Check(
                 f"{name} is used",
                 uses.get(name, 0.0) >= least,
-                f"{uses.get(name, 0.0):.2f} times an image, at least {least}",
+                f"{uses.get(name, 0.0):.3f} times an image, at least {least}",
             )
             for name, least in wanted.items()
         ),

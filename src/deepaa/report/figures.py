@@ -10,6 +10,7 @@ from deepaa.report.run_tables import (
     AccuracyRow,
     DepthAccuracy,
     DepthRow,
+    DroppedLayer,
     MagnitudeTable,
     OperationTable,
     StepCurve,
@@ -251,7 +252,8 @@ def _step_panel(
     curve: StepCurve, name: str, values: Sequence[float], y_range: tuple[float, float]
 ) -> Drawing:
     every = -(-len(values) // MOST_POINTS)
-    x, y = curve.steps[::every], values[::every]
+    places = sorted({*range(0, len(values), every), len(values) - 1})
+    x, y = [curve.steps[i] for i in places], [values[i] for i in places]
     shown = [Curve("", x, y, is_marked=False, opacity=0.35)]
     shown.append(Curve("", x, smoothed(y), is_marked=False))
     return panel(
@@ -324,14 +326,18 @@ def _percent_or_none(value: float | None) -> float | None:
     return None if value is None else 100 * value
 
 
-def plot_uncertainty(layers: Sequence[LayerTable]) -> tuple[Drawing, Drawing]:
-    """Entropy and probability of identity by layer."""
-    numbers = [layer.layer for layer in layers]
-    entropy = [layer.entropy for layer in layers]
+def plot_uncertainty(
+    layers: Sequence[LayerTable], dropped: DroppedLayer | None = None
+) -> tuple[Drawing, Drawing]:
+    """Entropy and probability of identity by layer; hollow for the one that was dropped."""
+    ends: list[LayerTable | DroppedLayer] = [*layers, *([dropped] if dropped else [])]
+    numbers = [layer.layer for layer in ends]
+    entropy = [layer.entropy for layer in ends]
     top = max(1.0, max(entropy, default=0.0) * 1.08)
-    identity = [100 * layer.identity for layer in layers]
-    first = [Curve("", numbers, entropy)]
-    second = [Curve("", numbers, identity)]
+    identity = [100 * layer.identity for layer in ends]
+    hollow = frozenset({len(layers)} if dropped else ())
+    first = [Curve("", numbers, entropy, hollow=hollow)]
+    second = [Curve("", numbers, identity, hollow=hollow)]
     how = {"x_label": "layer", "x_ticks": numbers}
     return (
         panel("entropy", "Entropy, bits", first, y_range=(0.0, top), **how),  # type: ignore[arg-type]

@@ -96,7 +96,9 @@ def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Fig
     return found._replace(
         operations=(draw.plot_operations(_operations(subject, policy, epoch)),),
         magnitudes=tuple(map(draw.plot_magnitudes, tables.magnitude_tables(policy, epoch))),
-        uncertainty=draw.plot_uncertainty(layer_table(policy, epoch)),
+        uncertainty=draw.plot_uncertainty(
+            layer_table(policy, epoch), tables.dropped_layer(subject.records)
+        ),
     )
 
 
@@ -213,6 +215,8 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "stop": tables.stop_text(subject) if subject.status != "policy" else "",
         "costs": show.costs(tables.cost_table(subject.records)),
         "hardware": _hardware(subject.provenance),
+        "has_dropped": tables.dropped_layer(subject.records) is not None,
+        "memory": tables.peak_memory(subject.records),
         "accuracy": [
             {"setting": setting, "figure": figure, "table": show.accuracy(rows)}
             for (setting, rows), figure in zip(settings_of(results), figures.accuracy, strict=True)

@@ -222,6 +222,24 @@ def depth_table(records: Iterable[Mapping[str, Any]]) -> tuple[DepthRow, ...]:
     return tuple(DepthRow(*(rows[layer][n] for n in names)) for layer in sorted(rows))
 
 
+class DroppedLayer(NamedTuple):
+    """How a layer ended that is not part of the policy."""
+
+    layer: int
+    entropy: float
+    """Of its transformations, in bits."""
+    identity: float
+
+
+def dropped_layer(records: Sequence[Mapping[str, Any]]) -> DroppedLayer | None:
+    """The layer that ended the search, if it was dropped."""
+    layers, curves = depth_table(records), step_curves(records)
+    if not layers or layers[-1].kept or not curves or curves[-1].layer != layers[-1].layer:
+        return None
+    last = curves[-1]
+    return DroppedLayer(last.layer, math.log2(last.perplexity[-1]), last.identity[-1])
+
+
 def stop_text(subject: Subject) -> str:
     """Where the search is, and why it ended if it did."""
     layers = depth_table(subject.records)
@@ -284,6 +302,12 @@ def cost_table(records: Sequence[Mapping[str, Any]]) -> tuple[CostRow, ...]:
         total = math.fsum(row.seconds for row in rows)
         rows.append(CostRow("all", 0, sum(row.passes for row in rows), total))
     return tuple(rows)
+
+
+def peak_memory(records: Iterable[Mapping[str, Any]]) -> float | None:
+    """Most GB of the GPU that a search had in use; None where nobody looked."""
+    found = [r["memory"] for r in records if r.get("memory") is not None]
+    return max(found, default=None)
 
 
 # Trainings
