@@ -13,6 +13,7 @@ $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m compileall -q src # the tests start many processes
 	touch $@
 
 demo: $(VENV)/installed
@@ -20,7 +21,7 @@ demo: $(VENV)/installed
 	@echo "Look at out/demo/preview.png: originals on top, four draws below."
 
 test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 docs: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from deepaa import CIFAR, Policy, cli
-from deepaa.export import TARGETS
+from deepaa import CIFAR, Policy, cli, load_policy
+from deepaa.export import TARGETS, pipeline_source
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -50,6 +50,13 @@ def test_a_python_file_for_each_library(command: Command, target: str) -> None:
     assert "none is left out" in head
 
 
+def test_without_a_file_it_is_printed(command: Command) -> None:
+    code, out, err = command("convert", "deepta", "--to", "torchvision")
+    assert (code, err) == (0, "")
+    assert out == pipeline_source(load_policy("deepta"), "torchvision", name="deepta")
+    assert not list(Path.cwd().iterdir())
+
+
 def test_what_is_left_out_is_told(command: Command) -> None:
     space = CIFAR.only("identity", "invert", "flip")
     layer = torch.tensor([[0.5, 0.49995, 0.00005]], dtype=torch.float64)
@@ -71,7 +78,9 @@ def test_symmetric_goes_with_an_export(command: Command) -> None:
 def test_albumentations_own_file(command: Command) -> None:
     A = pytest.importorskip("albumentations")
     words = ("convert", "deepta-imagenet:1", "a.yaml", "--to", "albumentations", "--size", 64)
-    assert command(*words)[0] == 0
+    code, out, _ = command(*words)
+    assert code == 0
+    assert out.startswith("pixels beside Pillow's:\n- equal: identity, ")
     (layer,) = A.load("a.yaml", data_format="yaml").transforms
     assert len(layer.transforms) == 139
     assert layer.transforms[-1].size == (64, 64)

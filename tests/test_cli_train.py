@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 import deepaa
 from deepaa import cli
+from deepaa.report.run_tables import accuracy_row
 from deepaa.results import read_results
 from deepaa.runs import read_history
 
@@ -204,7 +205,9 @@ def test_defaults_can_be_switched(command: Any) -> None:
             *TINY, "--policy", "trivialaugment", "--defaults", defaults, "--out", out
         )
         assert code == 0, err
-        assert read_results(out)[1]["policy"]["layers"] == layers
+        seeds, facts = read_results(out)
+        assert facts["policy"]["layers"] == layers
+        assert accuracy_row(seeds, facts).method == f"trivialaugment, defaults {defaults}"
 
 
 def test_workers_and_parallel_change_no_result(command: Any) -> None:

@@ -236,6 +236,9 @@ def test_chi_square_of_the_librarys_own_choice(target: str, tmp_path: Path) -> N
     counts: list[Counter[Any]] = [Counter() for _ in wanted]
     for layer, rows, count in zip(augment.transforms, wanted, counts, strict=True):
         assert len(layer.transforms) == len(rows)
+        if target == "torchvision":  # what the others are made of, pixels show
+            own = [(one.name, one.magnitude) for one in layer.transforms]
+            assert own == [(row.operation.name, row.magnitude) for row in rows]
         layer.transforms = [Recorder(row, count) for row in rows]
     torch.manual_seed(0)
     if target == "albumentations":

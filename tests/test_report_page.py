@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -21,16 +22,19 @@ from blobs import blobs
 from PIL import Image
 
 import deepaa
-from deepaa import cli, load_policy
+from deepaa import cli, find_policy, load_policy
 from deepaa.data import load_images
 from deepaa.policy import Chains, Layers, Policy
+from deepaa.presets import ProxyConfig
 from deepaa.report import page as page_module
 from deepaa.report.examples import address, find_originals, layer_rows, transformation_rows
-from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page
+from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, originals_of
+from deepaa.report.run_tables import stop_text
 from deepaa.report.subject import Subject, read_subject, stamp, status_of
 from deepaa.results import SeedResult, document
 from deepaa.runs import Run, read_history
 from deepaa.space import CIFAR, IMAGENET, Operation, Table
+from deepaa.train_config import TrainConfig
 
 TINY = (
     *("--preset", "demo", "--epochs", "1", "--steps", "3", "--layers", "2"),
@@ -200,6 +204,39 @@ def test_damaged_parts_are_named_and_the_rest_is_shown(command: Command, run: Pa
     assert "policy.json" in page.text
     assert "its history is missing" in page.text
     assert "No layer is finished yet." in page.text
+
+
+def test_a_search_from_python_shows_its_images(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the name of its images alone among its settings, so that they may move."""
+    monkeypatch.chdir(data.parent)
+    small = {"layers": 1, "steps": 1, "images": 2, "validation": 8, "heldout": 4, "chains": 8}
+    proxy = ProxyConfig(model="small", train=TrainConfig(epochs=1))
+    out = tmp_path / "python"
+    find_policy(data.name, preset="demo", proxy=proxy, out=out, device="cpu", **small)
+    monkeypatch.chdir(tmp_path)
+    subject = read_subject(str(out))
+    images, origin = originals_of(subject, Options(images=3))
+    assert origin == f"Images of the search: {data.name}."
+    assert torch.equal(images, load_images(data, 3))
+    stopped = stop_text(subject._replace(status="stopped"))
+    assert stopped.endswith("Go on by calling find_policy again.")
+
+
+def test_no_images_are_read_before_there_is_a_policy(run: Path) -> None:
+    subject = read_subject(str(run))._replace(policy=None)
+    page = make_page(subject, options=Options(data=Path("nowhere")))
+    assert "Layer 1" not in page
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        make_page(read_subject(str(run)), options=Options(data=Path("nowhere")))
+
+
+def test_the_code_of_own_operations() -> None:
+    config = {"source": {"operations": ["fading:FADE"]}}
+    subject = Subject("p.json", "policy", load_policy("deepta"), config=config)
+    page = html.unescape(make_page(subject))
+    assert "DeepAutoAugment('p.json', operations=import_operations(['fading:FADE']))" in page
 
 
 def test_images_that_are_gone_give_way_to_embedded_ones(run: Path, data: Path) -> None:

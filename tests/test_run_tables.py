@@ -29,6 +29,7 @@ from deepaa.report.run_tables import (
     StepCurve,
     accuracy_by_depth,
     accuracy_row,
+    accuracy_rows,
     cost_table,
     depth_table,
     dropped_layer,
@@ -262,7 +263,7 @@ def test_a_training() -> None:
         ({"name": None}, "none"),
         ({"name": "deepta:4"}, "deepta:4"),
         ({"name": "/a/b/found.json", "first_layers": 2}, "found.json, first 2"),
-        ({"name": "randaugment:n=3,m=5", "defaults": "off"}, "randaugment:n=3,m=5, defaults off"),
+        ({"name": "randaugment:n=3,m=5", "defaults": False}, "randaugment:n=3,m=5, defaults off"),
     ],
 )
 def test_names_of_methods(policy: dict[str, Any], method: str) -> None:
@@ -287,6 +288,40 @@ def test_accuracy_by_depth_needs_two_depths_in_one_setting() -> None:
         ("deepta", [1, 3]),
     ]
     assert isinstance(found[0], DepthAccuracy)
+
+
+def test_depths_of_different_policies_are_not_joined() -> None:
+    one, two = [result(0, 0.8)], [result(0, 0.9), result(1, 0.9)]
+    alone = [
+        (one, facts("randaugment:n=2,m=9", 5)),
+        (one, facts("randaugment:n=3,m=5", 6)),
+        (one, facts("run/policy.json", 4)),
+        (one, facts("run/policy.json", 6, defaults=True)),
+    ]
+    assert accuracy_by_depth(alone) == ()
+    shallow = [
+        (one, facts("run/policy.json", 5, defaults=True, first_layers=2)),
+        (one, facts("run/policy.json", 4, defaults=True, first_layers=1)),
+        (two, facts("run/policy.json", 4, defaults=True, first_layers=1)),
+    ]
+    (found,) = accuracy_by_depth([*alone, *shallow])
+    assert found.method == "run/policy.json, defaults on"
+    assert [(row.layers, row.seeds) for row in found.points] == [(1, 2), (2, 1)]
+
+
+def test_trainings_that_look_alike_say_how_they_differ() -> None:
+    """Two recipes of one network, say, or the same images at another size."""
+    one = [result(0, 0.8)]
+    usual = {**facts("deepta", 6), "train": {"weight_decay": 5e-4, "lr": 0.1, "compile": True}}
+    other = {**usual, "train": {"weight_decay": 1e-3, "lr": 0.1, "compile": False}}
+    larger = {**usual, "images": {"data": "cifar10", "fingerprint": "0123456789"}}
+    assert [row.differs for row in accuracy_rows([(one, usual), (one, usual)])] == ["", ""]
+    rows = accuracy_rows([(one, usual), (one, other)])
+    assert [row.differs for row in rows] == ["weight_decay 0.0005", "weight_decay 0.001"]
+    assert rows[0].setting != rows[1].setting
+    rows = accuracy_rows([(one, usual), (one, larger)])
+    assert [row.differs for row in rows] == ["fingerprint ?", "fingerprint 01234567"]
+    assert accuracy_rows([]) == ()
 
 
 def test_methods_of_several_settings_say_which() -> None:

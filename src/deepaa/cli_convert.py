@@ -18,19 +18,19 @@ _NONE: list[str] = []  # typer reads it, nobody writes to it
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A policy: a name or a file.")],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="OUT",
-            help="The file to write: .json, or with --to a Python file. albumentations also has "
-            ".json and .yaml files of its own.",
+            help="The file to write: .json, or with --to a Python file, which is printed without "
+            "OUT. albumentations also has .json and .yaml files of its own.",
         ),
-    ],
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(
             metavar="LIBRARY",
             help="Write a pipeline of another library instead: albumentations, kornia or "
-            "torchvision. The file does not need this package, and says where its pixels differ.",
+            "torchvision. It does not need this package; where its pixels differ is said.",
         ),
     ] = None,
     symmetric: Annotated[
@@ -57,18 +57,34 @@ def convert(
     """Write any readable policy as this package's JSON, or as a pipeline of another library."""
     if image_size is not None and to != "albumentations":
         raise ValueError("--size goes with --to albumentations")
-    if out.exists() and not force:
+    if out is None and to is None:
+        raise ValueError("convert needs OUT, the file to write")
+    if out is not None and out.exists() and not force:
         raise ValueError(f"{out} exists; add --force to replace it")
     loaded = load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
     note = ", symmetric" if symmetric else ""
+    if out is None:
+        from deepaa.export import pipeline_source
+
+        typer.echo(pipeline_source(written, str(to), name=source, size=image_size), nl=False)
+        return
     if to is None:
         written.save(out)
         wrote = size_of(written)
     else:
         wrote = _export(written, source, out, to, image_size)
+        if out.suffix != ".py":  # a Python file says it itself
+            typer.echo(f"pixels beside Pillow's:\n{_differences(written, source, image_size)}")
     typer.echo(f"read {source}: {size_of(loaded)}")
     typer.echo(f"wrote {out}: {wrote}{note}")
+
+
+def _differences(policy: Policy, source: str, image_size: int | None) -> str:
+    from deepaa.export.albumentations import differences
+    from deepaa.export.shared import kept_rows
+
+    return "\n".join(differences(kept_rows(policy, source), image_size))
 
 
 def _export(policy: Policy, source: str, out: Path, to: str, image_size: int | None) -> str:

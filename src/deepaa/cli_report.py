@@ -71,11 +71,13 @@ def report(
     magnitudes of each layer, the course and cost of the search, examples, and, with --results,
     accuracies beside those of other policies.
     """
-    from deepaa.report.figure_files import chosen_formats, save_figures
+    from deepaa.report.figure_files import check_formats, chosen_formats, save_figures
     from deepaa.report.page import Options, make_figures
     from deepaa.results import read_results
 
     kinds = chosen_formats(formats)
+    if figures is not None:
+        check_formats(kinds)
     subject = _read(source, operations)
     found = [read_results(path) for path in results]
     for path, (seeds, _) in zip(results, found, strict=True):

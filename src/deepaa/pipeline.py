@@ -27,7 +27,7 @@ from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run, open_in_main, part_of
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
-from deepaa.sources import LabelledImages, fingerprint, load_dataset
+from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset
 from deepaa.space import Operation, Space
 from deepaa.splits import check_labels, stratified_splits
 from deepaa.train import EpochRecord, Training
@@ -312,6 +312,8 @@ def find_policy(
     source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}
     source["model"] = None if model is None else state_hash(model)
     run = None if out is None else open_run(out, chosen, images, source)
+    if run is not None and isinstance(data, str | Path):
+        run.add_provenance({"place": lasting(data)})  # for reports; images may move
     work: dict[str, Any] = {"model": model, "pretrain": pretrain, "sizes": sizes, "run": run}
     work |= {"device": where, "checkpoint_seconds": checkpoint_seconds}
     try:

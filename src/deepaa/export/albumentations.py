@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from deepaa.builtin import PIXEL
 from deepaa.export.measured import WITHOUT_SIZE
-from deepaa.export.shared import Kept, header, library, literal
+from deepaa.export.shared import Kept, difference_lines, header, library, literal
 from deepaa.space import Row
 
 LIBRARY = "albumentations"
@@ -39,11 +39,19 @@ class Call(NamedTuple):
 def source(kept: Kept, module: str, size: int | None) -> str:
     """The pipeline as a Python file that needs nothing but albumentations."""
     lines = "\n".join(f"        {line}" for call in _layers(kept, size) for line in _lines(call))
-    way = WITHOUT_SIZE if size is None else LIBRARY
     note = "" if size is None else f"It is made for images of {size} x {size} pixels."
-    head = header(kept, LIBRARY, USE.format(module=module), way, note)
+    head = header(kept, LIBRARY, USE.format(module=module), _way(size), note)
     code = f"import albumentations as A\n\naugment = A.Compose(\n    [\n{lines}\n    ]\n)\n"
     return f"{head}\n{code}"
+
+
+def differences(kept: Kept, size: int | None) -> list[str]:
+    """Where pixels differ from Pillow's, for files that cannot say it themselves."""
+    return difference_lines(kept, LIBRARY, _way(size))
+
+
+def _way(size: int | None) -> str:
+    return WITHOUT_SIZE if size is None else LIBRARY
 
 
 def save(kept: Kept, path: Path, size: int | None) -> None:

@@ -63,19 +63,25 @@ class TransformationRow(NamedTuple):
 
 
 def find_originals(
-    config: Mapping[str, Any], count: int, data: Path | None = None, size: int | None = None
+    config: Mapping[str, Any],
+    count: int,
+    data: Path | None = None,
+    size: int | None = None,
+    *,
+    place: str | None = None,
 ) -> Originals:
     """Images of the run, of `data` if given, or embedded ones with the reason.
 
     Args:
         config: A run's settings; empty for a policy without a run.
+        place: Where its images lay, of a run whose settings do not say so.
     """
     if data is not None:
         return Originals(load_images(data, count, size), f"Images of {data}.")
     if not config:
         return _embedded(count, "Images of CIFAR-10 that come with the package.")
-    source = config.get("source", {})
-    place = source.get("data")
+    source = dict(config.get("source", {}))
+    place = source["data"] = place or source.get("data")
     if place in (None, EMBEDDED):
         return _embedded(count, "The search used the CIFAR-10 images of the package; some of them.")
     try:

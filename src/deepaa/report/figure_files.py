@@ -29,12 +29,17 @@ def chosen_formats(text: str) -> tuple[str, ...]:
     return names
 
 
+def check_formats(formats: Sequence[str]) -> None:
+    """Tell of a missing package before anything is written."""
+    if set(formats) - {"svg"}:
+        _matplotlib()
+
+
 def save_figures(
     drawings: Iterable[Drawing], folder: Path, formats: Sequence[str] = ("png",)
 ) -> list[Path]:
     """Write each drawing in each format; where they are."""
-    if set(formats) - {"svg"}:
-        _matplotlib()  # a missing package is told before anything is written
+    check_formats(formats)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for drawing in drawings:

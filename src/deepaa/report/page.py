@@ -125,17 +125,18 @@ def _accuracy_figures(results: Results) -> tuple[Drawing, ...]:
 
 def settings_of(results: Results) -> list[tuple[str, list[tables.AccuracyRow]]]:
     """Trainings on the same images with the same network for as long, together."""
-    rows = sorted((tables.accuracy_row(*r) for r in results), key=lambda row: row.setting)
+    rows = sorted(tables.accuracy_rows(results), key=lambda row: row.setting)
     found = []
-    for (data, model, epochs), group in groupby(rows, key=lambda row: row.setting):
+    for (data, model, epochs, differs), group in groupby(rows, key=lambda row: row.setting):
         time = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        found.append((f"{data}, {model}, {time}", list(group)))
+        found.append((", ".join(filter(None, (data, model, time, differs))), list(group)))
     return found
 
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    return find_originals(subject.config, options.images, options.data, options.size)
+    place = subject.provenance.get("place")
+    return find_originals(subject.config, options.images, options.data, options.size, place=place)
 
 
 def make_examples(
@@ -168,9 +169,10 @@ def make_page(
     """
     now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     fixed = _context(subject, results, options)
-    originals = originals or originals_of(subject, options)
+    if originals is None and _shown(subject, options.epoch) is not None:
+        originals = originals_of(subject, options)
     for count in (options.images, options.images // 3, 0):
-        examples = make_examples(subject, options, originals, count)
+        examples = make_examples(subject, options, originals, count) if originals else None
         page = _render({**fixed, "examples": examples, "now": now})
         if len(page.encode()) < MAX_BYTES:
             return page
@@ -309,9 +311,12 @@ def _hardware(provenance: Mapping[str, Any]) -> str:
 
 def _code(subject: Subject) -> str:
     name = f"{subject.folder}/policy.json" if subject.folder else subject.name
+    own = subject.config.get("source", {}).get("operations")
+    imports = "from deepaa.own_operations import import_operations\n" if own else ""
+    given = f", operations=import_operations({own!r})" if own else ""
     return (
-        "from deepaa import DeepAutoAugment\n\n"
-        f"augment = DeepAutoAugment({name!r})\n"
+        f"from deepaa import DeepAutoAugment\n{imports}\n"
+        f"augment = DeepAutoAugment({name!r}{given})\n"
         "images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA\n"
     )
 

@@ -171,7 +171,7 @@ def accuracy(rows: Iterable[AccuracyRow]) -> PageTable:
         Column("Accuracy, %"),
         Column("95 % interval"),
         Column("Seeds"),
-        Column("Layers"),
+        Column("Layers, defaults too"),
     )
     ranked = sorted(rows, key=lambda row: -row.mean)
     return PageTable("accuracy", columns, tuple(_accuracy_line(row) for row in ranked))
