@@ -50,7 +50,7 @@ LAYERS = [
     ["verify", "training_folder"],
     ["training_run", "training_plan"],
     ["report.subject", "report.svg"],
-    ["report.run_tables", "report.chains"],
+    ["report.run_tables", "report.accuracy_tables", "report.chains"],
     ["report.examples", "report.figures", "report.figure_files", "report.page_tables"],
     ["report.page"],
     ["tensorboard_log"],

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 import deepaa
 from deepaa import cli
-from deepaa.report.run_tables import accuracy_row
+from deepaa.report.accuracy_tables import accuracy_row
 from deepaa.results import read_results
 from deepaa.runs import read_history
 

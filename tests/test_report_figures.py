@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from deepaa.policy import Layers, Policy
+from deepaa.report.accuracy_tables import AccuracyRow, DepthAccuracy
 from deepaa.report.figure_files import chosen_formats, figure_bytes, save_figures
 from deepaa.report.figures import (
     CELL,
@@ -30,8 +31,6 @@ from deepaa.report.figures import (
     smoothed,
 )
 from deepaa.report.run_tables import (
-    AccuracyRow,
-    DepthAccuracy,
     DepthRow,
     DroppedLayer,
     StepCurve,

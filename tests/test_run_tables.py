@@ -9,6 +9,13 @@ import pytest
 import torch
 
 from deepaa.policy import Chains, Layers, Policy
+from deepaa.report.accuracy_tables import (
+    AccuracyRow,
+    DepthAccuracy,
+    accuracy_by_depth,
+    accuracy_row,
+    accuracy_rows,
+)
 from deepaa.report.chains import (
     LikelyChain,
     TransformationUse,
@@ -17,9 +24,7 @@ from deepaa.report.chains import (
 )
 from deepaa.report.run_tables import (
     FAMILIES,
-    AccuracyRow,
     CostRow,
-    DepthAccuracy,
     DepthRow,
     DroppedLayer,
     LayerSentence,
@@ -27,9 +32,6 @@ from deepaa.report.run_tables import (
     OperationRow,
     OperationTable,
     StepCurve,
-    accuracy_by_depth,
-    accuracy_row,
-    accuracy_rows,
     cost_table,
     depth_table,
     dropped_layer,

@@ -110,6 +110,16 @@ def functions(
         found: Params = grad(total)(params)
         return found
 
+    def plain_gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
+        # torch.func.grad would load the compiler, which takes longer than a short search's start
+        with torch.enable_grad():
+            own = {name: p.detach().requires_grad_() for name, p in params.items()}
+            total = (losses(model, own, images, labels, dtype) * weights).sum()
+            parts = torch.autograd.grad(
+                total, list(own.values()), allow_unused=True, materialize_grads=True
+            )
+        return dict(zip(own, parts, strict=True))
+
     def slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
         def each(p: Params) -> Tensor:
             return losses(model, p, images, labels, dtype)
@@ -129,7 +139,7 @@ def functions(
 
     along = slopes if steps is None else dual_slopes
     if not compiled:
-        return Functions(gradient, along)
+        return Functions(plain_gradient, along)
     # the derivative is taken inside, never outside: dual numbers do not enter compiled code
     fast_gradient = torch.compile(gradient, fullgraph=True)
     fast_slopes = torch.compile(along, fullgraph=True)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import cycle, groupby
 from typing import NamedTuple
 
+from deepaa.report.accuracy_tables import AccuracyRow, DepthAccuracy
 from deepaa.report.run_tables import (
-    AccuracyRow,
-    DepthAccuracy,
     DepthRow,
     DroppedLayer,
     MagnitudeTable,

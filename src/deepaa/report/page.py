@@ -15,6 +15,7 @@ from deepaa.policy import Policy
 from deepaa.report import figures as draw
 from deepaa.report import page_tables as show
 from deepaa.report import run_tables as tables
+from deepaa.report.accuracy_tables import AccuracyRow, accuracy_by_depth, accuracy_rows
 from deepaa.report.chains import likely_chains, top_transformations
 from deepaa.report.examples import (
     LayerRow,
@@ -88,7 +89,7 @@ def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Fig
         depth=(draw.plot_depth_mean(depth), draw.plot_depth_deviation(depth)) if depth else (),
         accuracy=_accuracy_figures(results),
     )
-    if series := tables.accuracy_by_depth(results):
+    if series := accuracy_by_depth(results):
         found = found._replace(depth=(*found.depth, draw.plot_accuracy_by_depth(series)))
     policy = _shown(subject, epoch)
     if policy is None:
@@ -123,9 +124,9 @@ def _accuracy_figures(results: Results) -> tuple[Drawing, ...]:
     )
 
 
-def settings_of(results: Results) -> list[tuple[str, list[tables.AccuracyRow]]]:
+def settings_of(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
     """Trainings on the same images with the same network for as long, together."""
-    rows = sorted(tables.accuracy_rows(results), key=lambda row: row.setting)
+    rows = sorted(accuracy_rows(results), key=lambda row: row.setting)
     found = []
     for (data, model, epochs, differs), group in groupby(rows, key=lambda row: row.setting):
         time = "1 epoch" if epochs == 1 else f"{epochs} epochs"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from deepaa.report.accuracy_tables import AccuracyRow
 from deepaa.report.chains import LikelyChain
-from deepaa.report.run_tables import AccuracyRow, CostRow, DepthRow, OperationTable
+from deepaa.report.run_tables import CostRow, DepthRow, OperationTable
 from deepaa.report.tables import LayerTable
 
 
