@@ -21,7 +21,7 @@ from blobs import Net, blobs, trained
 from safetensors.torch import save_file
 
 import deepaa
-from deepaa import cli, load_policy
+from deepaa import cli, find_policy, load_policy
 from deepaa.cli_progress import little_learnt
 from deepaa.runs import read_history
 from deepaa.train import EpochRecord
@@ -126,6 +126,25 @@ def test_dry_run(command: Any, folder: Path) -> None:
     assert "pretrain 100, search 50, validation 50; 8 of the search's are held out" in out
     assert "14 transformations of 3 operations" in out
     assert not (folder / "run").exists()
+
+
+def test_large_images_get_their_preset(command: Any, folder: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 80, 80, 3), np.uint8)
+    np.savez(folder / "large.npz", x=images, y=np.arange(40) % 2)
+    words = ("--data", "large.npz", "--device", "cpu", "--dry-run")
+    code, out, err = command(*words)
+    assert (code, err) == (0, "images of 80 x 80: --preset imagenet\n")
+    assert "11,177,538 weights" in out  # ResNet-18 with two classes
+    code, out, err = command(*words, "--preset", "demo")
+    assert code == 0
+    assert err.startswith("hint: images of 80 x 80 with the CIFAR space")
+    with pytest.raises(KeyboardInterrupt):
+        find_policy("large.npz", device="cpu", progress=interrupted, out="large")
+    assert "resized_crop" in (folder / "large/config.json").read_text()
+
+
+def interrupted(record: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_few_images_hold_fewer_out(command: Any) -> None:
@@ -361,8 +380,6 @@ def test_state_of_which_nothing_is_whole(command: Any, folder: Path) -> None:
 
 
 def test_runs_started_from_python_go_on_in_python(command: Any, folder: Path) -> None:
-    from deepaa import find_policy
-
     data = blobs(200, 1)
     find_policy(data, model=trained(), preset="demo", layers=1, steps=1, heldout=4, out="run")
     code, _, err = command("--resume", "run")

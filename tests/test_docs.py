@@ -165,7 +165,7 @@ def check_settings(command: str, values: dict[str, object]) -> None:
     if command == "search" and values["resume"] is None:
         names = ("ops", "exclude", "model", "epochs")
         given = {name: values[name] for name in names}
-        chosen_settings(values["preset"], search={}, changes=values["settings"], **given)
+        chosen_settings(values["preset"] or "fast", search={}, changes=values["settings"], **given)
     if command == "train" and values["recipe"] is not None:
         recipes = ("cifar10", "cifar100", "imagenet")
         data = str(values["data"]).rstrip("/")

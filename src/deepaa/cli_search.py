@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,13 +42,14 @@ def search(
         ),
     ] = None,
     preset: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="fast: the best policy for its cost. demo: minutes on a CPU. imagenet: larger "
-            "images. official: as the authors' code. paper: as the paper says.",
+            help="fast: the best policy for its cost, the default for images of up to 64 pixels. "
+            "imagenet: larger images, their default. demo: minutes on a CPU. official: as the "
+            "authors' code. paper: as the paper says.",
             rich_help_panel=_SPACE,
         ),
-    ] = "fast",
+    ] = None,
     layers: Annotated[
         str | None,
         typer.Option(
@@ -170,6 +172,7 @@ def search(
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa import distributed
+    from deepaa.presets import LARGE, SMALL
     from deepaa.run_settings import chosen_settings
     from deepaa.sources import lasting
 
@@ -184,8 +187,8 @@ def search(
         given = {name: value for name, value in given.items() if value is not None}
         if layers is not None:
             given["layers"] = _depth(layers)
-        chosen = chosen_settings(
-            preset,
+        choose = partial(
+            chosen_settings,
             search=given,
             model=model,
             epochs=epochs,
@@ -194,6 +197,7 @@ def search(
             operations=_own_operations(operations),
             changes=settings,
         )
+        chosen = choose(preset or SMALL)
         source = {
             "data": lasting(data),
             "size": size,
@@ -207,6 +211,8 @@ def search(
     where = distributed.init(device)
     try:
         plan = Plan(chosen, source, out, where, checkpoint_seconds, resume is not None)
+        if resume is None and preset is None:
+            plan.for_large = partial(choose, LARGE)
         plan.verify_epochs = verify_epochs if verify else 0
         plan.tensorboard = tensorboard
         plan.run(download=download, dry_run=dry_run)

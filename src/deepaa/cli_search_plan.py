@@ -35,6 +35,8 @@ class Plan:
         """Nothing happens before `run`."""
         self.settings, self.source, self.out, self.device = settings, source, out, device
         self.checkpoint_seconds, self.is_resumed = checkpoint_seconds, is_resumed
+        self.for_large: Callable[[], Settings] | None = None
+        """The settings for large images, where the user left the preset open."""
         self.verify_epochs = 0
         self.tensorboard = False
 
@@ -46,7 +48,7 @@ class Plan:
         from deepaa.signals import StopRequest
 
         images = self._images("train", download)
-        self._hint(images)
+        self._settle(images)
         work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
         source = dict(self.source)
         if source["weights"] is not None:
@@ -94,11 +96,14 @@ class Plan:
         wanted = self.tensorboard and distributed.is_main()
         return TensorBoardLog(self.out / FOLDER) if wanted else None
 
-    def _hint(self, images: LabelledImages) -> None:
-        """Large images with operations made for small ones are allowed, but seldom meant."""
+    def _settle(self, images: LabelledImages) -> None:
+        """The preset for images of this size; other choices are allowed, but seldom meant."""
         from deepaa.pipeline import SMALL_SIDE
 
         height, width = images.images.shape[-2:]
+        if self.for_large is not None and max(height, width) > SMALL_SIDE:
+            self.settings = self.for_large()
+            cli_progress.say(f"images of {width} x {height}: --preset imagenet")
         small = any(op.name == "crop" for op in self.settings.space.operations)
         if small and max(height, width) > SMALL_SIDE:
             cli_progress.say(

@@ -22,7 +22,7 @@ from deepaa.models import build_model, channel_statistics, frozen_copy, unwrappe
 from deepaa.own_model import is_own, load_model, state_hash
 from deepaa.pairs import SearchData
 from deepaa.policy import Policy
-from deepaa.presets import SPACES, ProxyConfig
+from deepaa.presets import LARGE, SMALL, SPACES, ProxyConfig
 from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run, open_in_main, part_of
 from deepaa.search import LayerRecord, Search, StepRecord
@@ -277,7 +277,7 @@ def find_policy(
     model: nn.Module | None = None,
     pretrain: bool = False,
     space: Space | None = None,
-    preset: str = "fast",
+    preset: str | None = None,
     config: SearchConfig | None = None,
     proxy: ProxyConfig | None = None,
     device: torch.device | str | None = None,
@@ -295,7 +295,8 @@ def find_policy(
         model: A classifier of uint8 batches, already trained; None makes and trains one.
         pretrain: Train the given model first.
         space: What to choose from; None takes the preset's.
-        preset: The settings to start from, see `deepaa.presets.PRESETS`.
+        preset: The settings to start from, see `deepaa.presets.PRESETS`; None takes fast for images
+            of up to 64 pixels, and imagenet for larger ones.
         config: All settings of the search, instead of the preset's.
         proxy: How a network is made and trained, instead of the preset's way.
         sizes: Images for pre-training, search and validation.
@@ -304,11 +305,13 @@ def find_policy(
         progress: Called with every record.
         settings: Single fields of `SearchConfig` to change: `layers=3, seed=1`.
     """
-    start = preset_of(preset)
-    search = dataclasses.replace(config or start.search, **settings)
-    chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
+    if preset is not None:
+        preset_of(preset)  # a wrong name is refused before images are read
     where = distributed.init("auto" if device is None else str(device))
     images = as_images(data)
+    start = preset_of(preset or (LARGE if max(images.images.shape[-2:]) > SMALL_SIDE else SMALL))
+    search = dataclasses.replace(config or start.search, **settings)
+    chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
     source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}
     source["model"] = None if model is None else state_hash(model)
     run = None if out is None else open_run(out, chosen, images, source)

@@ -50,6 +50,8 @@ _AUTHORS = SearchConfig(
     converged=1.0,
 )
 
+SMALL, LARGE = "fast", "imagenet"
+"""The presets for small and for large images, where nobody chose one."""
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
         "the default: a quarter of the authors' samples, a third of their steps",
