@@ -79,7 +79,7 @@ def make_world(folder: Path) -> None:
     numbers = some_numbers(0), some_numbers(1)
     (folder / "pba.txt").write_text(line("0", "1", 40, *numbers) + "\n")
     images = ["--data", str(folder / "my_images"), "--device", "cpu"]
-    for name in ("found", "trivial"):  # a search in one page, a training in another
+    for name in ("found", "trained/a", "trained/b"):  # a search in one page, a training in another
         train = ["train", "--policy", "deepta:2", "--model", "small", "--epochs", "1", *images]
         assert run([*train, "--out", str(folder / name)]) == 0
     own = "found", "found_official", "found_paper", "found_imagenet", "found6", "out/demo", "."

@@ -396,6 +396,9 @@ def test_trainings_beside_the_policy(command: Command, run: Path, tmp_path: Path
     assert "cifar10, small, 10 epochs" in page.text
     assert "deepta:2 93.00 one seed 1 2 deepta:1 91.00 ± 1.30 4 1" in page.text
     assert "fewer than four seeds" in page.text
+    together = read(run / "report.html").text
+    assert command(run, "--results", tmp_path)[0] == 0  # the folder of both
+    assert read(run / "report.html").text.split("Made by")[0] == together.split("Made by")[0]
     write_results(tmp_path / "c", "none", 0, [])
     code, _, err = command(run, "--results", "c")
     assert (code, err) == (2, "error: c: no seed is finished yet\n")

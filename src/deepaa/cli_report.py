@@ -37,7 +37,8 @@ def report(
         list[Path],
         typer.Option(
             metavar="FOLDER",
-            help="A run of deepaa train, or its results.json, to compare. May be repeated.",
+            help="A run of deepaa train, a folder of several, or a results.json, to compare. "
+            "May be repeated.",
         ),
     ] = _NOTHING,
     data: Annotated[
@@ -79,8 +80,9 @@ def report(
     if figures is not None:
         check_formats(kinds)
     subject = _read(source, operations)
-    found = [read_results(path) for path in results]
-    for path, (seeds, _) in zip(results, found, strict=True):
+    runs = [run for path in results for run in _runs(path)]
+    found = [read_results(path) for path in runs]
+    for path, (seeds, _) in zip(runs, found, strict=True):
         if not seeds:
             raise ValueError(f"{path}: no seed is finished yet")
     place = out or (subject.folder / "report.html" if subject.folder else Path("report.html"))
@@ -96,6 +98,14 @@ def report(
         drawings = make_figures(subject, found, epoch).all
         written = save_figures(drawings, figures, kinds)
         typer.echo(f"wrote {len(written)} figures to {figures}")
+
+
+def _runs(path: Path) -> list[Path]:
+    """The run itself, or those in a folder that `deepaa train` filled with several policies."""
+    from deepaa.results import RESULTS
+
+    inside = sorted(found.parent for found in path.glob(f"*/{RESULTS}"))
+    return [path] if path.is_file() or (path / RESULTS).exists() or not inside else inside
 
 
 def _read(source: str, operations: list[str]) -> Subject:
