@@ -412,7 +412,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code", "phase"),
-    [(signal.SIGTERM, 143, "epoch"), (signal.SIGINT, 130, "step"), (signal.SIGTERM, 143, "step")],
+    [(signal.SIGTERM, 143, "epoch"), (signal.SIGINT, 130, "step")],
 )
 def test_a_signal_saves_and_leaves(folder: Path, number: int, code: int, phase: str) -> None:
     arguments = [*TINY, "--epochs", "2000"] if phase == "epoch" else [*LONG]

@@ -684,7 +684,6 @@ def test_two_processes_share_every_batch(folder: Path) -> None:
     [
         ["--policy", "crop-flipp"],
         ["--policy", "none", "--device", "tpuu"],
-        ["--policy", "none", "--seed", "1", "--seed", "1"],
         ["--policy", "none", "--set", "graph=true"],
     ],
 )
