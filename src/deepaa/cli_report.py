@@ -11,8 +11,9 @@ import typer
 from deepaa.cli_policy import Epoch, OwnOperations
 
 if TYPE_CHECKING:
+    from deepaa.report.accuracy_tables import Results
     from deepaa.report.examples import Originals
-    from deepaa.report.page import Options, Results
+    from deepaa.report.page import Options
     from deepaa.report.subject import Subject
 
 POLL_SECONDS = 1.0

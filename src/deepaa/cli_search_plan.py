@@ -98,14 +98,16 @@ class Plan:
 
     def _settle(self, images: LabelledImages) -> None:
         """The preset for images of this size; other choices are allowed, but seldom meant."""
-        from deepaa.pipeline import SMALL_SIDE
+        from deepaa.pipeline import is_large
 
+        if not is_large(images.images):
+            return
         height, width = images.images.shape[-2:]
-        if self.for_large is not None and max(height, width) > SMALL_SIDE:
+        if self.for_large is not None:
             self.settings = self.for_large()
             cli_progress.say(f"images of {width} x {height}: --preset imagenet")
         small = any(op.name == "crop" for op in self.settings.space.operations)
-        if small and max(height, width) > SMALL_SIDE:
+        if small:
             cli_progress.say(
                 f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, "
                 "crop by 4); --preset imagenet is made for large images"

@@ -233,9 +233,14 @@ def _differences(config: SearchConfig) -> str:
     return ", ".join(texts) or "the defaults"
 
 
+def is_large(images: Tensor) -> bool:
+    """Whether images (N, C, H, W) get what is made for large ones: preset, space, network."""
+    return max(images.shape[-2:]) > SMALL_SIDE
+
+
 def proxy_name(images: Tensor, device: torch.device) -> str:
     """The network for these images on this device."""
-    if max(images.shape[-2:]) > SMALL_SIDE:
+    if is_large(images):
         return "resnet18"
     return "small" if device.type == "cpu" else "wrn-40-2"
 
@@ -309,7 +314,7 @@ def find_policy(
         preset_of(preset)  # a wrong name is refused before images are read
     where = distributed.init("auto" if device is None else str(device))
     images = as_images(data)
-    start = preset_of(preset or (LARGE if max(images.images.shape[-2:]) > SMALL_SIDE else SMALL))
+    start = preset_of(preset or (LARGE if is_large(images.images) else SMALL))
     search = dataclasses.replace(config or start.search, **settings)
     chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
     source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}

@@ -31,13 +31,13 @@ class AccuracyRow(NamedTuple):
         return (self.data, self.model, self.epochs, self.differs)
 
 
-Training = tuple[Sequence[SeedResult], Mapping[str, Any]]
-"""The seeds of a results.json and all that it says."""
+Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
+"""The seeds of each results.json, and all that it says."""
 HOW = ("epochs", "channels_last", "compile", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
 
 
-def accuracy_rows(results: Sequence[Training]) -> tuple[AccuracyRow, ...]:
+def accuracy_rows(results: Results) -> tuple[AccuracyRow, ...]:
     """A row for each training; those that look alike say in which settings they differ."""
     rows = [accuracy_row(*result) for result in results]
     settings = [_settings(facts) for _, facts in results]
@@ -109,7 +109,7 @@ class DepthAccuracy(NamedTuple):
     """By rising depth."""
 
 
-def accuracy_by_depth(results: Sequence[Training]) -> tuple[DepthAccuracy, ...]:
+def accuracy_by_depth(results: Results) -> tuple[DepthAccuracy, ...]:
     """Methods that were trained with two depths or more, in one setting each.
 
     Depths are those of --first-layers, of deepta:N and of whole policies that run alone.

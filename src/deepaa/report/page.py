@@ -15,7 +15,12 @@ from deepaa.policy import Policy
 from deepaa.report import figures as draw
 from deepaa.report import page_tables as show
 from deepaa.report import run_tables as tables
-from deepaa.report.accuracy_tables import AccuracyRow, accuracy_by_depth, accuracy_rows
+from deepaa.report.accuracy_tables import (
+    AccuracyRow,
+    Results,
+    accuracy_by_depth,
+    accuracy_rows,
+)
 from deepaa.report.chains import likely_chains, top_transformations
 from deepaa.report.examples import (
     LayerRow,
@@ -28,15 +33,13 @@ from deepaa.report.examples import (
 from deepaa.report.subject import Subject
 from deepaa.report.svg import Drawing, inline_svg
 from deepaa.report.tables import LayerTable, layer_table
-from deepaa.results import ENOUGH, SeedResult
+from deepaa.results import ENOUGH
 
 MAX_BYTES = 5_000_000
 MOST_LAYERS = 40
 """Layers that are drawn; a policy may have a thousand."""
 RELOAD_SECONDS = 5
 GENERATOR = "deepaa report"
-
-Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
 
 
 class Options(NamedTuple):
