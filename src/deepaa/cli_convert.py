@@ -74,23 +74,16 @@ def convert(
         wrote = size_of(written)
     else:
         wrote = _export(written, source, out, to, image_size)
-        if out.suffix != ".py":  # a Python file says it itself
-            typer.echo(f"pixels beside Pillow's:\n{_differences(written, source, image_size)}")
     typer.echo(f"read {source}: {size_of(loaded)}")
     typer.echo(f"wrote {out}: {wrote}{note}")
-
-
-def _differences(policy: Policy, source: str, image_size: int | None) -> str:
-    from deepaa.export.albumentations import differences
-    from deepaa.export.shared import kept_rows
-
-    return "\n".join(differences(kept_rows(policy, source), image_size))
 
 
 def _export(policy: Policy, source: str, out: Path, to: str, image_size: int | None) -> str:
     from deepaa.export import LEAST, export_policy
 
     done = export_policy(policy, out, to, name=source, size=image_size)
+    if done.unsaid:
+        typer.echo("\n".join(("pixels beside Pillow's:", *done.unsaid)))
     layers = "1 layer" if done.layers == 1 else f"{done.layers} layers"
     left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
     return f"{to}, {layers}, {done.rows} transformations in all{left_out}"

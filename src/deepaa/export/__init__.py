@@ -27,6 +27,8 @@ class Exported(NamedTuple):
     """Transformations of at most `LEAST` that are missing."""
     lost: float
     """The largest probability that a layer lost by that."""
+    unsaid: tuple[str, ...]
+    """Where pixels differ, of files that cannot say it; a Python file says it itself."""
 
 
 def export_policy(
@@ -51,11 +53,13 @@ def export_policy(
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
+    unsaid: tuple[str, ...] = ()
     if ending == ".py":
         write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
     else:
         albumentations.save(kept, path, size)
-    return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost)
+        unsaid = tuple(albumentations.differences(kept, size))
+    return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, unsaid)
 
 
 def pipeline_source(
