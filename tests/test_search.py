@@ -517,6 +517,14 @@ def test_a_layer_that_is_decided_ends_early() -> None:
     assert max(r.step for r in steps if r.layer == 1) == 40
     last = max(r.step for r in steps if r.layer == 2)
     assert 10 <= last < 40
-    assert float(search.policy.operation_probabilities()[1].max()) > 0.6
+    [kept] = search.policy.operation_probabilities()[1].nonzero()  # nothing beside its holder
+    in_work = search._shares()
+    assert 0.6 < float(in_work.max()) < 1
+    assert int(kept) == int(in_work.argmax())
+    assert len(search.policy.operation_probabilities()[0].nonzero()) > 1
+    rows = search.found[1].nonzero()[:, 0]
+    within = search.probabilities[rows] / search.probabilities[rows].sum()
+    assert torch.allclose(search.found[1][rows], within)
     whole, _ = run(planted(row_of("rotate", 30.0)), dataclasses.replace(config, converged=1.0))
     assert whole.step == 40
+    assert (whole.found > 0).all()

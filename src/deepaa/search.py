@@ -28,7 +28,7 @@ from deepaa.rewards import Rewards, Sampling, layer_scene, policy_scene, rewards
 from deepaa.scorer import Scorer
 from deepaa.search_config import SearchConfig, precision_on
 from deepaa.search_records import LayerRecord, StepRecord
-from deepaa.space import Space
+from deepaa.space import Operation, Space
 
 log = logging.getLogger(__name__)
 
@@ -190,19 +190,34 @@ class Search:
 
     @property
     def converged(self) -> bool:
-        """Whether one operation holds the layer."""
-        if self.layer == 1 or self.step < self.config.steps / 4:
+        """Whether one operation has held the layer for long enough."""
+        holder = self._holder()
+        if holder is None:
             return False
+        return self.step >= self.config.steps * (3 / 4 if holder.name == "identity" else 1 / 4)
+
+    def _holder(self) -> Operation | None:
+        """The operation that has all of the layer but what fades; none ever holds the first."""
         shares = self._shares()
-        share, top = float(shares.max()), int(shares.argmax())
-        identity = self.table.operations[top].name == "identity"
-        early = identity and self.step < self.config.steps * 3 / 4
-        return not early and min(share, 1.0) > self.config.converged  # sums may round
+        share = min(float(shares.max()), 1.0)  # sums may round
+        held = self.layer > 1 and share > self.config.converged
+        return self.table.operations[int(shares.argmax())] if held else None
 
     def _shares(self) -> Tensor:
         """The share of each operation in the layer in work."""
         p = self.probabilities
         return Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
+
+    def _settled(self) -> Tensor:
+        """(T,) the layer as it is kept: an operation that holds it has all of it.
+
+        A softmax leaves every row a share that fades but never ends; how much is left says when the
+        layer was stopped, not what an image gains.
+        """
+        p, holder = self.probabilities, self._holder()
+        if holder is not None:
+            p = p * torch.tensor([row.operation == holder for row in self.table.rows])
+        return p / p.sum()
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities
@@ -251,7 +266,7 @@ class Search:
         """Measure the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
         p = self.probabilities
-        grown = torch.cat((self.found, (p / p.sum())[None]))
+        grown = torch.cat((self.found, self._settled()[None]))
         if self._baseline is None or self._previous is None:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         cosines = self._heldout_cosines(Policy(self.table, Layers(grown)))
