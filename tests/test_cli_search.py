@@ -35,7 +35,7 @@ ENVIRONMENT = {
 TINY = (
     *("--data", "blobs.npz", "--preset", "demo", "--epochs", "2", "--steps", "3"),
     *("--layers", "2", "--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2"),
-    *("--set", "validation=8", "--set", "chains=16", "--device", "cpu"),
+    *("--set", "validation=8", "--set", "chains=16", "--set", "converged=1", "--device", "cpu"),
 )
 LONG = (*TINY, "--steps", "100000")
 

@@ -27,7 +27,15 @@ from deepaa.train import EpochRecord, TrainConfig
 
 SPACE = CIFAR.only("identity", "rotate", "flip", "translate_x")
 TINY = SearchConfig(
-    layers=2, steps=3, learning_rate=1.0, images=2, validation=8, prefixes=1, chains=16, heldout=8
+    layers=2,
+    steps=3,
+    converged=1.0,  # all of its steps
+    learning_rate=1.0,
+    images=2,
+    validation=8,
+    prefixes=1,
+    chains=16,
+    heldout=8,
 )
 PROXY = ProxyConfig(model="small", train=TrainConfig(epochs=2, batch=32))
 TINY_OPTIONS = (

@@ -528,3 +528,14 @@ def test_a_layer_that_is_decided_ends_early() -> None:
     whole, _ = run(planted(row_of("rotate", 30.0)), dataclasses.replace(config, converged=1.0))
     assert whole.step == 40
     assert (whole.found > 0).all()
+
+
+def test_identity_has_to_hold_a_layer_for_longer() -> None:
+    idle = dataclasses.replace(
+        QUICK, layers=2, steps=16, learning_rate=1e-6, identity_logit=12.0, prefixes=1, chains=8
+    )
+    search, records = run(planted(row_of("rotate", 30.0)), idle)
+    steps = [r for r in records if isinstance(r, StepRecord)]
+    assert [sum(r.layer == layer for r in steps) for layer in (1, 2)] == [16, 10]
+    assert search.found[1].nonzero().tolist() == [[0]]
+    assert (search.found[0] > 0).all()

@@ -194,7 +194,7 @@ class Search:
         holder = self._holder()
         if holder is None:
             return False
-        return self.step >= self.config.steps * (3 / 4 if holder.name == "identity" else 1 / 4)
+        return self.step >= self.config.steps * (5 / 8 if holder.name == "identity" else 1 / 4)
 
     def _holder(self) -> Operation | None:
         """The operation that has all of the layer but what fades; none ever holds the first."""

@@ -48,9 +48,9 @@ class SearchConfig:
     """How often the less likely half of the transformations is put aside in a layer after the
     first, in even steps up to the layer's middle, down to 16; the fewer are left, the more draws
     of the earlier layers each is seen under."""
-    converged: float = 0.98
+    converged: float = 0.97
     """An operation with more than this share holds a layer after the first: the layer ends early
-    (for identity only in its last quarter: others may still rise from below) and is kept as that
+    (for identity only after 5/8 of its steps: others may rise from below) and is kept as that
     operation alone, at its magnitudes. 1 lets every layer take all its steps and keeps all rows."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
