@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 
 import deepaa
 from deepaa import cli
+from deepaa.models import build_model
 from deepaa.report.accuracy_tables import accuracy_row
 from deepaa.results import read_results
 from deepaa.runs import read_history
@@ -123,6 +124,9 @@ def test_a_training_from_start_to_end(command: Any, folder: Path) -> None:
     assert [row.split()[0] for row in rows[1:3]] == ["0", "1"]
     assert re.search(r"^mean    [\d.]+ \+- [\d.]+ % \(2 seeds, 95 % confidence\)$", out, re.M)
     assert "under 4 seeds of each, no policy should be called better" in out
+    assert f"weights {Path('run/weights-*.safetensors')}\n" in out
+    names = build_model("small", 10).state_dict().keys()
+    assert load_file("run/weights-0.safetensors").keys() == names
     found, content = read_results("run")
     assert [r.seed for r in found] == [0, 1]
     assert content["policy"]["name"] == "trivialaugment-wide"
@@ -301,8 +305,7 @@ def test_recipes_for_large_images_read_from_disk(command: Any, folder: Path) -> 
     assert command(*options, *small)[0] == 0
     code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
     assert code == 0, err
-    state = load_file("run/state.safetensors")
-    mean = state["1.model.normalize.mean"].flatten().tolist()
+    mean = load_file("run/weights-1.safetensors")["normalize.mean"].flatten().tolist()
     assert mean == pytest.approx([0.485, 0.456, 0.406])
 
 

@@ -83,9 +83,9 @@ def test_every_policy_has_its_crop_and_the_same_levels(command: Any) -> None:
         assert code == 0, err
         assert read_results(run)[1]["images"]["crop"] == crop
         levels.append(source_of(run)["levels"])
-        state = load_file(Path(run, "state.safetensors"))
+        weights = load_file(Path(run, "weights-0.safetensors"))
         for name, stored in zip(("mean", "std"), levels[-1], strict=True):
-            used = state[f"0.model.normalize.{name}"].flatten().tolist()
+            used = weights[f"normalize.{name}"].flatten().tolist()
             assert used == pytest.approx(stored, abs=1e-6)
     assert levels[0] == levels[1] == levels[2]
     pixels = np.stack([np.asarray(Image.open(p)) for p in Path("tree/train").rglob("*.png")]) / 255

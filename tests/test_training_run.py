@@ -32,7 +32,7 @@ from deepaa.test_sets import TrainTest
 from deepaa.train import TrainConfig, Training, evaluate
 from deepaa.training_data import InMemory, new_model
 from deepaa.training_folder import agreed_seeds, identity, policy_hash
-from deepaa.training_run import SeedEpoch, TrainingRun, train_side_by_side
+from deepaa.training_run import SeedEpoch, TrainingRun, train_side_by_side, weights_name
 
 CONFIG = TrainConfig(epochs=3, batch=32, lr=0.05)
 POLICY = load_policy("crop-flip")
@@ -339,9 +339,24 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
         list(work)
         assert not work.stopped
     assert lasting(parts) == lasting(straight)
-    a, b = (load_file(folder / "state.safetensors") for folder in (parts, straight))
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    for seed in (0, 1):
+        a, b = (load_file(folder / weights_name(seed)) for folder in (parts, straight))
+        assert a.keys() == b.keys() == Net().state_dict().keys()
+        assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_run_that_is_done_needs_no_large_file_for_further_seeds(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as run:
+        list(task(run, [0, 1]))
+    assert load_file(tmp_path / "run/state.safetensors") == {}
+    for path in [*tmp_path.glob("run/weights-*"), *tmp_path.glob("run/*.previous.*")]:
+        path.unlink()
+    with opened(tmp_path / "run") as run:
+        work = task(run, [0, 1, 2])
+        assert work.pending == [2]
+        list(work)
+    assert [r["seed"] for r in read_history(tmp_path / "run") if r["kind"] == "seed"] == [0, 1, 2]
+    assert sorted(p.name for p in tmp_path.glob("run/weights-*")) == [weights_name(2)]
 
 
 class Breaking(Net):

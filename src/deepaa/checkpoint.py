@@ -70,7 +70,7 @@ def save(
         OSError: The disk is full or fails; the states that were there stay as they were.
     """
     _rotate(folder)  # one that an I/O error stopped half-way
-    data = _to_bytes(tensors)
+    data = to_bytes(tensors)
     state = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest: dict[str, Any] = {
         "format": FORMAT,
@@ -89,7 +89,8 @@ def save(
     _rotate(folder)
 
 
-def _to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """The content of a safetensors file with these tensors."""
     # copies, because the format refuses tensors that share memory
     copies = {
         name: torch.clone(tensor.detach().cpu(), memory_format=torch.contiguous_format)

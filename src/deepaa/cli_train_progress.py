@@ -19,7 +19,7 @@ from deepaa.tensorboard_log import FOLDER, TensorBoardLog
 from deepaa.train_batches import batch_sizes
 from deepaa.training_data import InMemory, measured_rate
 from deepaa.training_plan import Plan
-from deepaa.training_run import Event, SeedEpoch, TrainingRun, train_side_by_side
+from deepaa.training_run import Event, SeedEpoch, TrainingRun, train_side_by_side, weights_name
 
 __all__ = ["conclude", "follow", "foretell", "list_recipes", "say"]
 
@@ -143,6 +143,7 @@ def _one_table(task: TrainingRun, out: Path) -> int | None:
         "1 seed, so no interval" if found.seeds == 1 else f"{found.seeds} seeds, 95 % confidence"
     )
     typer.echo(f"\nmean    {percent(found)} % ({seeds})\nresults {out / RESULTS}")
+    typer.echo(f"weights {out / weights_name('*' if found.seeds > 1 else results[0].seed)}")
     return found.seeds
 
 
@@ -159,6 +160,7 @@ def _common_table(tasks: Mapping[str, TrainingRun], out: Path) -> int | None:
         failed = f" ({len(task.failures)} failed)" if task.failures else ""
         typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
     typer.echo(f"\nresults {out}{os.sep}*{os.sep}{RESULTS} (+-: 95 % confidence)")
+    typer.echo(f"weights {out}{os.sep}*{os.sep}{weights_name('*')}")
     return min(counts) or None
 
 

@@ -13,12 +13,12 @@ from itertools import zip_longest
 from statistics import median
 from typing import Any, NamedTuple
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.agreement import by_main
+from deepaa.checkpoint import to_bytes
 from deepaa.pipeline import StopAskedError
 from deepaa.policy import Policy
 from deepaa.provenance import provenance
@@ -28,6 +28,11 @@ from deepaa.runs import Run, part_of
 from deepaa.train import EpochRecord, Outcome, TrainConfig, Training, train_together
 from deepaa.training_data import Material
 from deepaa.training_folder import failures_of, results_of
+
+
+def weights_name(seed: int | str) -> str:
+    """The file in the run folder that gets the network of a seed after its last epoch."""
+    return f"weights-{seed}.safetensors"
 
 
 class SeedEpoch(NamedTuple):
@@ -153,14 +158,16 @@ class TrainingRun:
     def finish(self, together: int) -> list[SeedResult]:
         """Test the networks at work, of `together` that were trained at once."""
         found = [self._tested(*pair, together) for pair in self._at_work.items()]
+        for seed, training in self._at_work.items():
+            self._write_tensors(weights_name(seed), training.model.state_dict())
         for result in found:
             self.results.append(result)
             self._log("seed", result._asdict())
+        self._at_work = {}
         if found:
-            self._keep()
+            self._keep()  # with nothing at work: what a seed that is done leaves are its weights
             self.save()
             self.write_results()
-        self._at_work = {}
         return found
 
     def leave_if_asked(self) -> None:
@@ -197,13 +204,13 @@ class TrainingRun:
         own = part_of(state, f"{seed}.")
         if not own:
             return None
-        plain = {
-            name: t.to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, t in own.items()
-        }
         name = f"failed-{seed}.safetensors"
-        write_file(self.run.folder / name, safetensors.torch.save(plain))
+        self._write_tensors(name, own)
         return name
+
+    def _write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        if self.run is not None:
+            write_file(self.run.folder / name, to_bytes(tensors))
 
     def _tested(self, seed: int, training: Training, together: int) -> SeedResult:
         # batch norm's statistics are those of the main process's share
