@@ -233,7 +233,8 @@ def test_costs() -> None:
     ],
 )
 def test_why_the_search_stopped(status: Any, search: Any, records: Any, text: str) -> None:
-    subject = Subject("here", status, None, config={"search": search}, records=records)
+    config = {"search": search, "source": {"on_bad_image": "stop"}}
+    subject = Subject("here", status, None, config=config, records=records)
     assert text in stop_text(subject)
 
 

@@ -481,7 +481,7 @@ def test_passes_are_counted_as_foretold() -> None:
 
 
 def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
-    config = dataclasses.replace(SMALL, layers=2, steps=8, halvings=2, prefixes=2)
+    config = dataclasses.replace(SMALL, layers=2, steps=8, halvings=2, prefixes=2, converged=1.0)
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
     seen = []
     for record in search:
@@ -521,6 +521,10 @@ def test_a_layer_that_is_decided_ends_early() -> None:
     in_work = search._shares()
     assert 0.6 < float(in_work.max()) < 1
     assert int(kept) == int(in_work.argmax())
+    reasons = [r.reason for r in records if isinstance(r, LayerRecord)]
+    name = search.table.operations[int(kept)].name
+    assert reasons[0] == "asked for"
+    assert reasons[1].endswith(f"; {name} alone")
     assert len(search.policy.operation_probabilities()[0].nonzero()) > 1
     rows = search.found[1].nonzero()[:, 0]
     within = search.probabilities[rows] / search.probabilities[rows].sum()

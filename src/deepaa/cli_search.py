@@ -229,16 +229,16 @@ def _check_choices(device: str, on_bad_image: str) -> None:
 
 
 def _stored(folder: Path) -> tuple[Settings, dict[str, Any]]:
-    from deepaa.run_settings import settings_of
+    from deepaa.run_settings import is_from_python, settings_of
     from deepaa.runs import read_config
 
     if not (folder / "config.json").exists():
         reason = "holds no run" if folder.is_dir() else "no such folder"
         raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
     config = read_config(folder)
-    source = config.get("source", {})
-    if "on_bad_image" not in source:
+    if is_from_python(config):
         raise ValueError(f"{folder}: this run was started from Python; call find_policy again")
+    source = config["source"]
     return settings_of(config, _own_operations(source["operations"])), source
 
 

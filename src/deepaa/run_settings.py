@@ -148,6 +148,11 @@ def run_config(
     }
 
 
+def is_from_python(config: Mapping[str, Any]) -> bool:
+    """Whether the settings of a search are those that Python gave it, and not the command."""
+    return "on_bad_image" not in config.get("source", {})
+
+
 def settings_of(config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:
     """The settings that a run's config.json holds.
 

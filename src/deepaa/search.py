@@ -282,6 +282,8 @@ class Search:
         kept, reason = self._verdict(gains.mean().item(), error, p[self.table.identity or 0].item())
         if kept:
             self.found, self._previous = grown, cosines
+            if (holder := self._holder()) is not None:
+                reason += f"; {holder.name} alone"
         record = LayerRecord(
             self.layer,
             kept,

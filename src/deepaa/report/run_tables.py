@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from deepaa.policy import Policy
 from deepaa.report.subject import Subject
 from deepaa.report.tables import LayerTable, layer_table
+from deepaa.run_settings import is_from_python
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "nothing": ("identity",),
@@ -255,7 +256,7 @@ def stop_text(subject: Subject) -> str:
         place = f"pre-training, {epochs} {'epoch' if epochs == 1 else 'epochs'} done"
     if subject.status == "running":
         return f"The search is running: {place}."
-    if "pretrain" in subject.config.get("source", {}):  # written by Python
+    if is_from_python(subject.config):
         return f"The search was stopped at {place}. Go on by calling find_policy again."
     return f"The search was stopped at {place}. Go on with: deepaa search --resume {subject.name}"
 
