@@ -17,7 +17,7 @@ import pytest
 import torch
 from frequencies import Step, check_counts, outcomes, step
 from oracle import pil_batch, random_uniform
-from PIL import Image, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F
 
@@ -105,6 +105,37 @@ def test_cutout_about_a_pixel(height: int, width: int, size: int) -> None:
     assert torch.equal(apply_batch(images, draw, table), want)
 
 
+def test_the_cutout_of_the_space_is_the_authors() -> None:
+    """Drawn about a point that lies anywhere, its corners moved into the image."""
+    table = CIFAR.only("cutout", "identity").table
+    row = next(i for i, r in enumerate(table.rows) if r.operation.name == "cutout")
+    steps = (torch.arange(97) + 0.25) / 97
+    uniform = torch.cartesian_prod(steps, steps)[:, None]
+    draw = Draw(torch.full((len(uniform), 1), row), uniform)
+    images = torch.zeros(len(uniform), 3, 32, 32, dtype=torch.uint8)
+    wanted = []
+    for u, v in uniform[:, 0].double().tolist():
+        picture = Image.new("RGB", (32, 32))
+        corners = [int(min(32.0, max(0.0, 32 * c + d))) for d in (-8, 8) for c in (u, v)]
+        ImageDraw.Draw(picture).rectangle(corners, (125, 123, 114))
+        wanted.append(np.asarray(picture))
+    want = torch.from_numpy(np.stack(wanted)).permute(0, 3, 1, 2)
+    assert torch.equal(pil_batch(images, draw, table), want)
+    assert torch.equal(apply_batch(images, draw, table), want)
+
+
+def test_a_cutout_with_a_magnitude_is_that_of_fast_autoaugment() -> None:
+    """From the corner that was moved into the image it has its whole side again."""
+    side = 0.4 * 20
+    settings = {"size": 16, "central": None, "min_side": 0}
+    for i in range(200):
+        u = (i + 0.5) / 200
+        start = int(max(0.0, 20 * u - side / 2))
+        box = cutout_box((u, 0.5), 20, 20, 0.4, **settings)  # type: ignore[arg-type]
+        assert box is not None
+        assert (box[0], box[2]) == (start, int(min(20.0, start + side)))
+
+
 PIXEL_TABLE = Table(
     [
         (Operation("cutout", options={"central": "pixel"}), None),
@@ -113,6 +144,7 @@ PIXEL_TABLE = Table(
         (Operation("cutout", 0.0, 1.0, options={"central": "pixel"}), 0.01),
         (Operation("cutout", options={"central": 20, "size": 7}), None),
         (Operation("cutout"), None),
+        (Operation("cutout", 0.0, 1.0), 0.3),
     ]
 )
 
@@ -141,7 +173,7 @@ def test_every_engine_cuts_the_same_square(name: str, size: tuple[int, int]) -> 
 
 
 def test_the_space_has_no_such_cutout() -> None:
-    # why the option exists: whatever its size, the space's square is not cut at the left
+    # why the option exists: whatever its size, the space's square has its centre between pixels
     wanted = Counter((max(0, c - 8), min(32, c + 8) - 1) for c in range(32))
     for size in range(1, 33):
         settings = {"size": size, "central": None, "min_side": 0}

@@ -359,10 +359,10 @@ def test_what_cutout_hides(tmp_path: Path) -> None:
     augment = loaded("albumentations", always, tmp_path, 32).augment
     array = np.ones((32, 32, 3), np.uint8)
     theirs = [(augment(image=array)["image"] != 1).mean() for _ in range(50)]
-    assert round(float(np.mean(grey)), 3) == 0.246
+    assert round(float(np.mean(grey)), 3) == 0.212
     assert {round(float(share), 3) for share in theirs} == {0.282}
     assert "hides 28.2 % of the image" in DOCS.read_text()
-    assert "hides 24.6 % on average" in DOCS.read_text()
+    assert "hides 21.2 % on average" in DOCS.read_text()
 
 
 @pytest.mark.slow

@@ -169,17 +169,22 @@ def test_boxes_follow_the_text() -> None:
         u = [(x / 2**24) for x in torch.randint(2**24, (12,), generator=generator).tolist()]
         w, h = (int(x) for x in torch.randint(1, 300, (2,), generator=generator))
         options = CIFAR.operations[16].options
-        size, central = 16, 100 if u[3] < 0.5 else None
-
-        def edges(u: float, n: int, size: int = size, central: int | None = central) -> list[int]:
-            span = n if central is None else min(n, central)
-            start = math.floor(max(0, (n - span) / 2 + u * span - size / 2))
-            return [start, math.floor(min(n, start + size))]
-
-        (left, right), (top, bottom) = edges(u[0], w), edges(u[1], h)
+        central = 100 if u[3] < 0.5 else None
         settings = {**options, "central": central}
         del settings["fill"]
-        assert cutout_box(u, h, w, None, **settings) == (left, top, right, bottom)
+        for m in (None, 0.3):
+
+            def edges(
+                u: float, n: int, s: float, m: float | None = m, central: int | None = central
+            ) -> list[int]:
+                span = n if central is None else min(n, central)
+                begin = (n - span) / 2 + u * span - s / 2
+                start = math.floor(max(0, begin))
+                return [start, math.floor(min(n, (begin if m is None else start) + s))]
+
+            side = 16 if m is None else m * w
+            (left, right), (top, bottom) = edges(u[0], w, side), edges(u[1], h, side)
+            assert cutout_box(u, h, w, m, **settings) == (left, top, right, bottom)
         assert resized_crop_box(u, h, w, (0.08, 1.0), (3 / 4, 4 / 3)) == resized(u, h, w)
     assert Operation("resized_crop").options == {"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}
 

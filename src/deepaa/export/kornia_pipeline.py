@@ -107,15 +107,20 @@ def flip(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
     return torch.where((u[:, 0] >= 0.5).view(-1, 1, 1, 1), geometry.hflip(x), x)
 
 
-def cut(u: Tensor, length: int, side: Tensor, central: Any) -> Tensor:
-    """(N, length) whether a pixel of one axis is cut; the centre is drawn from `central`."""
+def cut(u: Tensor, length: int, side: Tensor, central: Any, whole: Tensor) -> Tensor:
+    """(N, length) whether a pixel of one axis is cut; the centre is drawn from `central`.
+
+    `whole` keeps the side where the square crosses the first border.
+    """
     if central == "pixel":
         first = (u * length).floor() - (side.floor() / 2).floor()
         last = first + side.floor() - 1
     else:
         span = length if central is None else min(length, central)
-        first = ((length - span) / 2 + u * span - side / 2).clamp(min=0).floor()
-        last = (first + side).floor()  # the last pixel counts: 16 pixels become 17
+        begin = (length - span) / 2 + u * span - side / 2
+        first = begin.clamp(min=0).floor()
+        last = torch.where(whole, first, begin) + side  # it counts: 16 pixels become 17
+        last = last.floor()
     place = torch.arange(length, device=u.device)
     return (place >= first[:, None]) & (place <= last[:, None])
 
@@ -125,7 +130,9 @@ def cutout(
 ) -> Tensor:
     height, width = x.shape[2:]
     side = torch.where(m.isnan(), float(size), m * width)
-    columns, lines = cut(u[:, 0], width, side, central), cut(u[:, 1], height, side, central)
+    whole = ~m.isnan()
+    columns = cut(u[:, 0], width, side, central, whole)
+    lines = cut(u[:, 1], height, side, central, whole)
     inside = columns[:, None, None, :] & lines[:, None, :, None] & (side > 0).view(-1, 1, 1, 1)
     return x if min(height, width) < min_side else torch.where(inside, colour(x, fill), x)
 

@@ -118,14 +118,19 @@ def flip(image: Any, m: Any, u: list[float]) -> Any:
     return F.horizontal_flip(image) if u[0] >= 0.5 else image
 
 
-def cut(u: float, length: int, side: float, central: Any) -> tuple[int, int]:
-    """First and last pixel of a cutout along one axis; the centre is drawn from `central`."""
+def cut(u: float, length: int, side: float, central: Any, whole: bool) -> tuple[int, int]:
+    """First and last pixel of a cutout along one axis; the centre is drawn from `central`.
+
+    `whole` keeps the side where the square crosses the first border.
+    """
     if central == "pixel":
         first = int(u * length) - int(side) // 2
         return max(0, first), min(length, first + int(side)) - 1
     span = length if central is None else min(length, central)
-    start = int(max(0.0, (length - span) / 2 + u * span - side / 2))
-    return start, int(min(length, start + side))  # the last pixel counts: 16 pixels become 17
+    begin = (length - span) / 2 + u * span - side / 2
+    start = int(max(0.0, begin))
+    stop = (start if whole else begin) + side
+    return start, int(min(length, stop))  # the last pixel counts: 16 pixels become 17
 
 
 def cutout(
@@ -135,7 +140,8 @@ def cutout(
     side = size if m is None else m * width
     if side <= 0 or min(height, width) < min_side:
         return image
-    (left, right), (top, bottom) = cut(u[0], width, side, central), cut(u[1], height, side, central)
+    left, right = cut(u[0], width, side, central, m is not None)
+    top, bottom = cut(u[1], height, side, central, m is not None)
     right, bottom = min(right, width - 1), min(bottom, height - 1)
     value = torch.tensor(colour(image, fill)).view(-1, 1, 1)
     value = value.to(image.dtype).to(image.device) if isinstance(image, torch.Tensor) else value

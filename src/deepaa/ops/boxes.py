@@ -39,8 +39,9 @@ def cutout_box(
     side = cutout_side(width, magnitude, size=size, central=central)
     if side <= 0 or min(height, width) < min_side:
         return None
-    x, x_end = _cut(u[0], width, side, central)
-    y, y_end = _cut(u[1], height, side, central)
+    whole = magnitude is not None
+    x, x_end = _cut(u[0], width, side, central, whole=whole)
+    y, y_end = _cut(u[1], height, side, central, whole=whole)
     return x, y, x_end, y_end
 
 
@@ -52,25 +53,39 @@ def cutout_side(
     return math.floor(side) if central == PIXEL else side
 
 
-def _cut(u: float, length: int, side: float, central: int | str | None) -> tuple[int, int]:
-    if isinstance(central, str):  # PIXEL: the square loses what lies outside, on either side
+def _cut(
+    u: float, length: int, side: float, central: int | str | None, *, whole: bool
+) -> tuple[int, int]:
+    """First and last pixel; `whole` keeps the side where the square crosses the first border."""
+    if isinstance(central, str):  # PIXEL
         first = int(u * length) - int(side) // 2
         return max(0, first), min(length, first + int(side)) - 1
     span = length if central is None else min(length, central)
-    centre = (length - span) / 2 + u * span
-    start = int(max(0.0, centre - side / 2))
-    return start, int(min(length, start + side))
+    begin = (length - span) / 2 + u * span - side / 2
+    start = int(max(0.0, begin))
+    return start, int(min(length, (start if whole else begin) + side))
+
+
+CLIPPED, ABOUT_PIXEL, WHOLE = 0.0, 1.0, 2.0
+"""What `cut_tensor` calls the rules of `_cut`."""
+
+
+def cut_rule(magnitude: float | None, central: int | str | None) -> float:
+    """Which of the three rules an operation follows."""
+    if central == PIXEL:
+        return ABOUT_PIXEL
+    return CLIPPED if magnitude is None else WHOLE
 
 
 def cut_tensor(
-    u: Tensor, length: int, side: Tensor, span: Tensor, pixel: Tensor
+    u: Tensor, length: int, side: Tensor, span: Tensor, rule: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`_cut` for many images at once; all are float64 of one shape, `pixel` is 1 or 0."""
-    centre = (length - span) / 2 + u * span
-    first = torch.where(pixel > 0, centre.floor() - (side / 2).floor(), centre - side / 2)
+    """`_cut` for many images at once; all are float64 of one shape."""
+    centre, pixel = (length - span) / 2 + u * span, rule == ABOUT_PIXEL
+    first = torch.where(pixel, centre.floor() - (side / 2).floor(), centre - side / 2)
     start = first.clamp(min=0).floor()
-    stop = (torch.where(pixel > 0, first, start) + side).clamp(max=length).floor() - pixel
-    return start.to(torch.int32), stop.to(torch.int32)
+    stop = (torch.where(rule == WHOLE, start, first) + side).clamp(max=length).floor()
+    return start.to(torch.int32), (stop - pixel.double()).to(torch.int32)
 
 
 def shape_grids(

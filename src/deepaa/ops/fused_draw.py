@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from deepaa.ops.boxes import ABOUT_PIXEL, WHOLE
 from deepaa.ops.plan import LARGEST_UNIFORM, LINE, Kind, Plan
 
 # keys.py's constants, as the signed integers that Triton's literals can hold
@@ -19,6 +20,8 @@ _M1 = tl.constexpr(0xBF58476D1CE4E5B9 - 2**64)
 _M2 = tl.constexpr(0x94D049BB133111EB - 2**64)
 _CUTOUT = tl.constexpr(int(Kind.CUTOUT))
 _LARGEST = tl.constexpr(LARGEST_UNIFORM)
+_ABOUT_PIXEL = tl.constexpr(ABOUT_PIXEL)
+_WHOLE = tl.constexpr(WHOLE)
 _BLOCK = 256
 
 
@@ -102,12 +105,13 @@ def _bounded(u):
 
 
 @triton.jit
-def _cut(u, length, side, span, pixel):
+def _cut(u, length, side, span, rule):
     centre = (length - span) / 2 + u * span
-    first = tl.where(pixel > 0, tl.floor(centre) - tl.floor(side / 2), centre - side / 2)
+    pixel = rule == _ABOUT_PIXEL
+    first = tl.where(pixel, tl.floor(centre) - tl.floor(side / 2), centre - side / 2)
     start = tl.floor(tl.maximum(first, 0.0))
-    stop = tl.where(pixel > 0, first, start) + side
-    stop = tl.floor(tl.minimum(stop, length)) - pixel
+    stop = tl.where(rule == _WHOLE, start, first) + side
+    stop = tl.floor(tl.minimum(stop, length)) - tl.where(pixel, 1.0, 0.0)
     return start.to(tl.int32), stop.to(tl.int32)
 
 
@@ -149,9 +153,9 @@ def _resolve(
         side = tl.load(cut + row * 4, mask=inside, other=0.0)
         span_x = tl.load(cut + row * 4 + 1, mask=inside, other=0.0)
         span_y = tl.load(cut + row * 4 + 2, mask=inside, other=0.0)
-        pixel = tl.load(cut + row * 4 + 3, mask=inside, other=0.0)
-        left, right = _cut(u0, tl.zeros((BLOCK,), tl.float64) + W, side, span_x, pixel)
-        top, bottom = _cut(u1, tl.zeros((BLOCK,), tl.float64) + H, side, span_y, pixel)
+        rule = tl.load(cut + row * 4 + 3, mask=inside, other=0.0)
+        left, right = _cut(u0, tl.zeros((BLOCK,), tl.float64) + W, side, span_x, rule)
+        top, bottom = _cut(u1, tl.zeros((BLOCK,), tl.float64) + H, side, span_y, rule)
         is_cut = kind == _CUTOUT
         a1 = tl.where(is_cut, left, a1)
         a2 = tl.where(is_cut, top, a2)

@@ -18,7 +18,14 @@ from torch import Tensor
 from deepaa.builtin import PIXEL
 from deepaa.locks import ForkSafeLock
 from deepaa.ops import constants
-from deepaa.ops.boxes import cut_tensor, cutout_side, fallback_box, resized_crop_boxes, shape_grids
+from deepaa.ops.boxes import (
+    cut_rule,
+    cut_tensor,
+    cutout_side,
+    fallback_box,
+    resized_crop_boxes,
+    shape_grids,
+)
 from deepaa.space import Row, Table
 
 
@@ -156,7 +163,7 @@ class _Builder:
             return [Kind.IDENTITY, 0, 0, 0, 0], [1, 1], _NO_CUT
         whole = central is None or central == PIXEL
         spans = [n if whole else min(n, central) for n in (width, height)]
-        return [Kind.CUTOUT, 0, 0, 0, 0], [1, 1], [side, *spans, central == PIXEL]
+        return [Kind.CUTOUT, 0, 0, 0, 0], [1, 1], [side, *spans, cut_rule(m, central)]
 
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
@@ -271,9 +278,9 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
         used = min(2, u.shape[-1])
         lines[..., 1 : 1 + used] += (u[..., :used] * counts[..., :used]).to(torch.int32)
     if plan.cut is not None:
-        side, span_x, span_y, pixel = plan.cut[choice].unbind(-1)
-        left, right = cut_tensor(u[..., 0], plan.width, side, span_x, pixel)
-        top, bottom = cut_tensor(u[..., 1], plan.height, side, span_y, pixel)
+        side, span_x, span_y, rule = plan.cut[choice].unbind(-1)
+        left, right = cut_tensor(u[..., 0], plan.width, side, span_x, rule)
+        top, bottom = cut_tensor(u[..., 1], plan.height, side, span_y, rule)
         box = torch.stack((left, top, right, bottom), -1)
         lines[..., 1:5] = torch.where(lines[..., :1] == Kind.CUTOUT, box, lines[..., 1:5])
     if plan.crops is not None:
