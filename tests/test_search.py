@@ -556,10 +556,11 @@ def test_a_layer_that_is_decided_ends_early() -> None:
 
 def test_identity_has_to_hold_a_layer_for_longer() -> None:
     idle = dataclasses.replace(
-        QUICK, layers=2, steps=16, learning_rate=1e-6, identity_logit=12.0, prefixes=1, chains=8
+        QUICK, layers=2, steps=16, learning_rate=2.9, identity_logit=12.0, prefixes=1, chains=8
     )
+    idle = dataclasses.replace(idle, epsilon=1e6)  # nothing moves
     search, records = run(planted(row_of("rotate", 30.0)), idle)
     steps = [r for r in records if isinstance(r, StepRecord)]
-    assert [sum(r.layer == layer for r in steps) for layer in (1, 2)] == [16, 10]
+    assert [sum(r.layer == layer for r in steps) for layer in (1, 2)] == [16, 10]  # 2.4 x 12 / 2.9
     assert search.found[1].nonzero().tolist() == [[0]]
     assert (search.found[0] > 0).all()

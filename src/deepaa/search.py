@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Images of a step that are augmented and looked at together: bytes of all their versions, and
 their number."""
+TRAVEL = 2.4
+"""Identity ends a layer when Adam could have moved a logit this many times `identity_logit`."""
 
 __all__ = ["LayerRecord", "Search", "SearchConfig", "SearchData", "StepRecord"]
 
@@ -194,7 +196,10 @@ class Search:
         holder = self._holder()
         if holder is None:
             return False
-        return self.step >= self.config.steps * (5 / 8 if holder.name == "identity" else 1 / 4)
+        c = self.config
+        if holder.name == "identity":  # what starts below it needs time to rise
+            return self.step * c.learning_rate >= TRAVEL * c.identity_logit
+        return self.step >= c.steps / 4
 
     def _holder(self) -> Operation | None:
         """The operation that has all of the layer but what fades; none ever holds the first."""

@@ -50,8 +50,9 @@ class SearchConfig:
     of the earlier layers each is seen under."""
     converged: float = 0.97
     """An operation with more than this share holds a layer after the first: the layer ends early
-    (for identity only after 5/8 of its steps: others may rise from below) and is kept as that
-    operation alone, at its magnitudes. 1 lets every layer take all its steps and keeps all rows."""
+    (for identity only once Adam could have moved others from below it to far above) and is kept as
+    that operation alone, at its magnitudes. 1 lets every layer take all its steps, and keeps all
+    rows."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
