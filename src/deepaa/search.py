@@ -203,9 +203,10 @@ class Search:
 
     def _holder(self) -> Operation | None:
         """The operation that has all of the layer but what fades; none ever holds the first."""
+        if self.layer == 1:
+            return None
         shares = self._shares()
-        share = min(float(shares.max()), 1.0)  # sums may round
-        held = self.layer > 1 and share > self.config.converged
+        held = min(float(shares.max()), 1.0) > self.config.converged  # sums may round
         return self.table.operations[int(shares.argmax())] if held else None
 
     def _shares(self) -> Tensor:
@@ -213,13 +214,13 @@ class Search:
         p = self.probabilities
         return Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
 
-    def _settled(self) -> Tensor:
+    def _settled(self, holder: Operation | None) -> Tensor:
         """(T,) the layer as it is kept: an operation that holds it has all of it.
 
         A softmax leaves every row a share that fades but never ends; how much is left says when the
         layer was stopped, not what an image gains.
         """
-        p, holder = self.probabilities, self._holder()
+        p = self.probabilities
         if holder is not None:
             p = p * torch.tensor([row.operation == holder for row in self.table.rows])
         return p / p.sum()
@@ -270,8 +271,8 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Measure the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        p = self.probabilities
-        grown = torch.cat((self.found, self._settled()[None]))
+        p, holder = self.probabilities, self._holder()
+        grown = torch.cat((self.found, self._settled(holder)[None]))
         if self._baseline is None or self._previous is None:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         cosines = self._heldout_cosines(Policy(self.table, Layers(grown)))
@@ -287,7 +288,7 @@ class Search:
         kept, reason = self._verdict(gains.mean().item(), error, p[self.table.identity or 0].item())
         if kept:
             self.found, self._previous = grown, cosines
-            if (holder := self._holder()) is not None:
+            if holder is not None:
                 reason += f"; {holder.name} alone"
         record = LayerRecord(
             self.layer,
