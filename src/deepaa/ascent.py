@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,7 @@ class Ascent:
         self._square = torch.zeros_like(self.logits)
         self._variance = torch.zeros_like(self.logits)
         self._twin = torch.tensor(table.twins) if config.tie_signs else torch.arange(len(table))
+        self._mean: Tensor | None = None  # (T,) of the last steps
         self.active = torch.arange(len(table))
         """(R,) the rows that are rewarded."""
 
@@ -33,6 +36,11 @@ class Ascent:
     def probabilities(self) -> Tensor:
         """(T,) of all rows."""
         return self.logits.softmax(0)
+
+    @property
+    def settled(self) -> Tensor:
+        """(T,) the layer as it is kept: the mean over its last steps, once they have begun."""
+        return self.probabilities if self._mean is None else self._mean
 
     def put_aside(self, step: int) -> None:
         """At given steps of a later layer, leave the less likely half of the rows as they are.
@@ -71,6 +79,10 @@ class Ascent:
         change = torch.zeros_like(self.logits)  # rows put aside stay where they are
         change[self.active] = (mean / (square.sqrt() + c.epsilon))[self.active]
         self.logits = self.logits + c.learning_rate * change
+        first = math.ceil(c.steps * (1 - c.average))
+        if step >= first:
+            last, n = self.probabilities, step - first + 1
+            self._mean = last if self._mean is None else self._mean + (last - self._mean) / n
 
     def _deviation(self, rewards: Rewards, step: int) -> Tensor:
         """(R,) the standard deviation of rewards over images; its square is a mean over steps.
@@ -93,6 +105,7 @@ class Ascent:
             "square": self._square,
             "variance": self._variance,
             "active": self.active,
+            "mean": torch.zeros(0, dtype=torch.float64) if self._mean is None else self._mean,
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -100,3 +113,4 @@ class Ascent:
         self.logits, self.active = state["logits"].clone(), state["active"].clone()
         self._momentum, self._square = state["momentum"].clone(), state["square"].clone()
         self._variance = state["variance"].clone()
+        self._mean = state["mean"].clone() if len(state["mean"]) else None

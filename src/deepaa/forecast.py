@@ -21,8 +21,9 @@ def passes_left(config: SearchConfig, rows: int, layer: int, step: int) -> int:
     last = config.layers or config.max_layers
     now = _steps(config, rows, layer, step)
     later = (last - layer) * _steps(config, rows, 2, 0) if last > layer else 0
-    # the layers and DeepTA, and once the images as they are
-    measured = 2 * (last - layer + 1) + (layer == 1)
+    # the layers, their leading operations alone and DeepTA, and once the images as they are
+    simpler = last - max(layer, 2) + 1 if config.simplify else 0
+    measured = 2 * (last - layer + 1) + simpler + (layer == 1)
     return now + later + measured * config.heldout * (config.validation + (config.chains or rows))
 
 

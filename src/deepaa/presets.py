@@ -48,6 +48,8 @@ _AUTHORS = SearchConfig(
     epsilon=1e-7,
     halvings=0,
     converged=1.0,
+    average=0.0,
+    simplify=0.0,
 )
 
 SMALL, LARGE = "fast", "imagenet"

@@ -109,7 +109,7 @@ class Search:
     def dropped_identity(self) -> float | None:
         """Identity's share of the layer that ended the search, if one was dropped."""
         dropped = self.done and self.layer > len(self.found)
-        return self.probabilities[self.table.identity or 0].item() if dropped else None
+        return self.ascent.settled[self.table.identity or 0].item() if dropped else None
 
     # Running
 
@@ -203,32 +203,24 @@ class Search:
 
     def _holder(self) -> Operation | None:
         """The operation that has all of the layer but what fades; none ever holds the first."""
-        if self.layer == 1:
+        if self.layer == 1 or self.config.converged >= 1:
             return None
-        shares = self._shares()
-        held = min(float(shares.max()), 1.0) > self.config.converged  # sums may round
-        return self.table.operations[int(shares.argmax())] if held else None
+        return self._leader(self.probabilities, self.config.converged)
 
-    def _shares(self) -> Tensor:
-        """The share of each operation in the layer in work."""
-        p = self.probabilities
+    def _leader(self, p: Tensor, least: float) -> Operation | None:
+        """The operation with more than `least` of the rows' shares (T,), if there is one."""
+        shares = self._shares(p)
+        at = int(shares.argmax())
+        return self.table.operations[at] if float(shares[at]) > least else None
+
+    def _shares(self, p: Tensor) -> Tensor:
+        """The share of each operation in a layer (T,)."""
         return Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
-
-    def _settled(self, holder: Operation | None) -> Tensor:
-        """(T,) the layer as it is kept: an operation that holds it has all of it.
-
-        A softmax leaves every row a share that fades but never ends; how much is left says when the
-        layer was stopped, not what an image gains.
-        """
-        p = self.probabilities
-        if holder is not None:
-            p = p * torch.tensor([row.operation == holder for row in self.table.rows])
-        return p / p.sum()
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
         p = self.probabilities
         names = [op.name for op in self.table.operations]
-        shares = zip(names, self._shares().tolist(), strict=True)
+        shares = zip(names, self._shares(p).tolist(), strict=True)
         top = sorted(shares, key=lambda pair: -pair[1])[:3]
         entropy = -(p * p.clamp(min=1e-300).log()).sum().item()
         identity = p[self.table.identity or 0].item()
@@ -271,11 +263,10 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Measure the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        p, holder = self.probabilities, self._holder()
-        grown = torch.cat((self.found, self._settled(holder)[None]))
+        p = self.ascent.settled / self.ascent.settled.sum()
         if self._baseline is None or self._previous is None:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
-        cosines = self._heldout_cosines(Policy(self.table, Layers(grown)))
+        p, cosines, simpler = self._simplest(p, self._with_layer(p))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer)) - self._baseline
         usable = torch.isfinite(cosines + deepta + self._previous)
         self.skipped += int((~usable).sum())
@@ -284,12 +275,11 @@ class Search:
         deepta = deepta[usable]
         gains = (cosines - self._previous)[usable]
         improvement = (cosines - self._baseline)[usable]
-        error = gains.std().item() / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+        error = _standard_error(gains)
         kept, reason = self._verdict(gains.mean().item(), error, p[self.table.identity or 0].item())
         if kept:
-            self.found, self._previous = grown, cosines
-            if holder is not None:
-                reason += f"; {holder.name} alone"
+            self.found, self._previous = torch.cat((self.found, p[None])), cosines
+            reason += simpler
         record = LayerRecord(
             self.layer,
             kept,
@@ -320,6 +310,28 @@ class Search:
         if self.config.layers is not None:
             return True, "asked for" if kept else f"asked for, although {reason}"
         return kept, reason
+
+    def _simplest(self, p: Tensor, cosines: Tensor) -> tuple[Tensor, Tensor, str]:
+        """The layer (T,), its held-out cosines, and what to say of its leading operation.
+
+        A mixture that is no better than the operation with most of it is kept as that operation
+        alone: between the two, its shares say how long and on which images it was searched.
+        """
+        leader = self._leader(p, 0.5) if self.layer > 1 and self.config.simplify else None
+        if leader is None or leader.name == "identity":
+            return p, cosines, ""
+        alone = p * torch.tensor([row.operation == leader for row in self.table.rows])
+        alone = alone / alone.sum()
+        theirs = self._with_layer(alone)
+        more = (cosines - theirs)[torch.isfinite(cosines + theirs)]
+        by = f"{more.mean():.4f}, standard error {_standard_error(more):.4f}"
+        if more.mean().item() > self.config.simplify * _standard_error(more):
+            return p, cosines, f"; better than {leader.name} alone by {by}"
+        return alone, theirs, f"; {leader.name} alone, the rest brings {by}"
+
+    def _with_layer(self, p: Tensor) -> Tensor:
+        """(heldout,) cosines of the layers kept so far and one more (T,)."""
+        return self._heldout_cosines(Policy(self.table, Layers(torch.cat((self.found, p[None])))))
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:
         """(heldout,) cosines under a policy; the same images, batches and keys every time."""
@@ -367,6 +379,11 @@ class Search:
         self.ascent.load_state(state)
         self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
         self._previous = state["previous"].clone() if len(state["previous"]) else None
+
+
+def _standard_error(values: Tensor) -> float:
+    """Of the mean of values (N,)."""
+    return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _even_part(n: int, most: int) -> int:

@@ -50,9 +50,15 @@ class SearchConfig:
     of the earlier layers each is seen under."""
     converged: float = 0.97
     """An operation with more than this share holds a layer after the first: the layer ends early
-    (for identity only once Adam could have moved others from below it to far above) and is kept as
-    that operation alone, at its magnitudes. 1 lets every layer take all its steps, and keeps all
-    rows."""
+    (for identity only once Adam could have moved others from below it to far above). 1 lets every
+    layer take all its steps."""
+    average: float = 0.25
+    """Share of a layer's steps, at its end, whose distributions are averaged into the one that is
+    kept: where two operations bring alike, single steps wander between them. 0 takes the last."""
+    simplify: float = 2.0
+    """An operation with more than half of a layer after the first gets all of it, at its
+    magnitudes, unless the layer as it was found is better on the held-out images by more than this
+    many standard errors. 0 keeps every layer as it was found."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
@@ -98,7 +104,10 @@ class SearchConfig:
                 raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
         if self.halvings < 0:
             raise ValueError(f"halvings should be 0 or more, got {self.halvings}")
-        for name in ("converged", "penalty", "penalty_first_layer", "identity_logit", "epsilon"):
+        for name in (
+            *("converged", "simplify", "penalty", "penalty_first_layer"),
+            *("identity_logit", "epsilon"),
+        ):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be 0 or more, got {getattr(self, name)}")
         if self.deviation_draws is not None and self.deviation_draws < 1:
@@ -109,6 +118,8 @@ class SearchConfig:
             raise ValueError(
                 f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
             )
+        if not 0 <= self.average <= 1:
+            raise ValueError(f"average should be in 0..1, got {self.average}")
         if not 0 <= self.deviation_memory < 1:
             raise ValueError(
                 f"deviation_memory should be at least 0 and below 1, got {self.deviation_memory}"
