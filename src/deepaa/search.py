@@ -36,7 +36,9 @@ GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Images of a step that are augmented and looked at together: bytes of all their versions, and
 their number."""
 TRAVEL = 2.4
-"""Identity ends a layer when Adam could have moved a logit this many times `identity_logit`."""
+"""Identity ends a layer when Adam could have moved a logit this many times `identity_logit`,"""
+IDENTITY_HOLDS = 0.99
+"""and with more than this: what has risen to a hundredth from far below is on its way up."""
 
 __all__ = ["LayerRecord", "Search", "SearchConfig", "SearchData", "StepRecord"]
 
@@ -198,7 +200,8 @@ class Search:
             return False
         c = self.config
         if holder.name == "identity":  # what starts below it needs time to rise
-            return self.step * c.learning_rate >= TRAVEL * c.identity_logit
+            moved = self.step * c.learning_rate >= TRAVEL * c.identity_logit
+            return moved and float(self.probabilities[self.table.identity or 0]) > IDENTITY_HOLDS
         return self.step >= c.steps / 4
 
     def _holder(self) -> Operation | None:
