@@ -601,6 +601,20 @@ def test_a_layer_is_the_mean_of_its_last_steps(average: float) -> None:
     assert not torch.equal(seen[-1], seen[-2])
 
 
+@pytest.mark.parametrize(("identity", "ends"), [(0.98, False), (0.995, True)])
+def test_what_rises_beside_identity_is_given_time(identity: float, ends: bool) -> None:
+    search = Search(trained(), planted(0), CIFAR, SearchConfig())
+    search.layer = 2
+    p = torch.full((139,), 1e-6, dtype=torch.float64)
+    p[0], p[row_of("crop")] = identity, 1 - identity
+    search.ascent.logits = p.log()
+    for step in (191, 192, 311):
+        search.step = step
+        assert search.converged == (ends and step >= 192)
+    search.step = 312
+    assert isinstance(next(iter(search)), LayerRecord)  # no layer has more steps
+
+
 def test_identity_has_to_hold_a_layer_for_longer() -> None:
     idle = dataclasses.replace(
         QUICK, layers=2, steps=16, learning_rate=2.9, identity_logit=12.0, prefixes=1, chains=8
