@@ -379,3 +379,33 @@ def test_fused_sgd_reads_its_rate_from_the_device():
     before = [p.detach().clone() for p in model.parameters()]
     step(DATA.train_images[:20].cuda(), DATA.train_labels[:20].cuda(), 0.0, 20)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def first_gradient(config: TrainConfig, name: str) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss of one batch, and the gradient that momentum starts with."""
+    images, labels = DATA.train_images[:128].cuda(), DATA.train_labels[:128].cuda()
+    mean, std = channel_statistics(DATA.train_images)
+    model = build_model(name, 10, mean=mean, std=std, seed=0).cuda().train()
+    if config.channels_last:
+        model = model.to(memory_format=torch.channels_last)
+    step = make_step(model, config, torch.device("cuda"))
+    loss = step(images, labels, 0.1, len(images)).tolist()[0]
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    return loss, {names[p]: kept.double().clone() for p, kept in step.momentum().items()}
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.usefixtures("_exact")
+def test_the_fast_way_goes_where_the_plain_one_does():
+    """Compiled, recorded, in bfloat16, channels last: the gradient of plain float32."""
+    plain = TrainConfig(compile=False, graph=False, weight_decay=0.0, clip=0.0)
+    fast = replace(plain, compile=True, graph=True, precision="bfloat16", channels_last=True)
+    expected, wanted = first_gradient(plain, "wrn-40-2")
+    found, gradient = first_gradient(fast, "wrn-40-2")
+    assert found == pytest.approx(expected, rel=0.02)
+    for key, value in wanted.items():
+        if value.ndim > 1:  # rounding alone, simulated on a CPU, takes the cosine to .84
+            length = float(gradient[key].norm())
+            assert float((value * gradient[key]).sum()) > 0.7 * float(value.norm()) * length, key
+            assert length == pytest.approx(float(value.norm()), rel=0.3), key
