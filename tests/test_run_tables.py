@@ -90,7 +90,9 @@ def test_magnitudes_within_an_operation() -> None:
 @pytest.mark.parametrize(
     ("shares", "text"),
     [
-        ([0.0, 0.0, 0.0, 1.0], "almost always leaves the image as it is (100 %)"),
+        ([0.0, 0.0, 0.0, 1.0], "leaves the image as it is"),
+        ([0.0, 0.5, 0.5, 0.0], "always rotate"),
+        ([0.001, 0.0, 0.0, 0.999], "almost always leaves the image as it is (> 99 %)"),
         ([0.45, 0.0, 0.0, 0.55], "mostly leaves the image as it is (55 %), else invert (45 %)"),
         ([0.2, 0.0, 0.0, 0.8], "mostly leaves the image as it is (80 %), else invert (20 %)"),
         ([0.999, 0.001, 0.0, 0.0], "almost always invert (> 99 %)"),

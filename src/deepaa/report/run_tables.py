@@ -140,6 +140,8 @@ def sentence(layer: LayerTable) -> str:
     if not shares:
         return "nothing"
     top, rest = shares[0], [share for share in shares[1:] if share.probability >= 0.02]
+    if len(shares) == 1:
+        return "leaves the image as it is" if top.name == "identity" else f"always {top.name}"
     if len(shares) > 2 and shares[0].probability - shares[-1].probability < 1e-6:
         return f"any of {len(shares)} operations, all equally often ({_percent(top.probability)})"
     if top.name == "identity" and top.probability >= 0.5:
