@@ -43,7 +43,7 @@ LAYERS = [
     ["decoding"],
     ["checked_files", "streamed_policy"],
     ["streaming", "recipes"],
-    ["scorer", "ascent", "training_data"],
+    ["scorer", "ascent", "layer_end", "training_data"],
     ["provenance", "search", "presets"],
     ["runs", "run_settings", "forecast"],
     ["pipeline"],

@@ -200,6 +200,8 @@ def test_the_layer_that_ended_the_search() -> None:
     end = (step(2, 2, identity=0.99, perplexity=4.0), layer(2, kept=False))
     assert dropped_layer((*RECORDS, *end)) == DroppedLayer(2, 2.0, 0.99)
     assert dropped_layer(end[1:]) is None  # its steps are lost
+    measured = {**end[-1], "identity": 0.95, "perplexity": 2.0}  # what was dropped, as measured
+    assert dropped_layer((*RECORDS, *end[:-1], measured)) == DroppedLayer(2, 1.0, 0.95)
 
 
 def test_peak_memory() -> None:

@@ -16,6 +16,7 @@ from deepaa.ascent import Ascent
 from deepaa.forecast import all_passes
 from deepaa.gradients import mean_gradient
 from deepaa.keys import hash_int
+from deepaa.layer_end import shares_of
 from deepaa.ops import Draw, apply_batch
 from deepaa.pairs import Pairs, Pools
 from deepaa.policy import Layers
@@ -37,6 +38,18 @@ QUICK = SearchConfig(
 )
 SMALL = SearchConfig(
     layers=2, steps=3, learning_rate=0.3, images=3, validation=8, prefixes=2, chains=20, heldout=6
+)
+
+
+DECIDED = dataclasses.replace(
+    QUICK,
+    layers=2,
+    penalty=0.0,
+    steps=40,
+    learning_rate=0.5,
+    converged=0.6,
+    prefixes=2,
+    chains=40,
 )
 
 
@@ -502,6 +515,15 @@ def test_passes_are_counted_as_foretold() -> None:
     assert all_passes(SearchConfig(), 139) <= 15_000_000
 
 
+@pytest.mark.parametrize("simplify", [0.0, 2.0])
+def test_the_forecast_is_exact_where_no_layer_ends_early(simplify: float) -> None:
+    config = dataclasses.replace(DECIDED, converged=1.0, simplify=simplify)
+    search, records = run(planted(row_of("rotate", 30.0)), config)
+    assert ("alone" in records[-1].reason) == (simplify > 0)  # the second layer has a leader
+    # images as they are take one pass each on CPU, and are forecast like others
+    assert search.passes == all_passes(config, 139) - config.heldout * (config.chains - 1)
+
+
 def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
     config = dataclasses.replace(SMALL, layers=2, steps=8, halvings=2, prefixes=2, converged=1.0)
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
@@ -523,25 +545,13 @@ def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
     assert least >= seen[3][1][aside].max() - 4 * config.learning_rate
 
 
-DECIDED = dataclasses.replace(
-    QUICK,
-    layers=2,
-    penalty=0.0,
-    steps=40,
-    learning_rate=0.5,
-    converged=0.6,
-    prefixes=2,
-    chains=40,
-)
-
-
 def test_a_layer_that_is_decided_ends_early() -> None:
     search, records = run(planted(row_of("rotate", 30.0)), DECIDED)
     steps = [r for r in records if isinstance(r, StepRecord)]
     assert max(r.step for r in steps if r.layer == 1) == 40
     last = max(r.step for r in steps if r.layer == 2)
     assert 10 <= last < 40
-    assert 0.6 < float(search._shares(search.probabilities).max()) < 1
+    assert 0.6 < float(shares_of(CIFAR.table, search.probabilities).max()) < 1
     whole, _ = run(planted(row_of("rotate", 30.0)), dataclasses.replace(DECIDED, converged=1.0))
     assert whole.step == 40
 
@@ -553,23 +563,23 @@ def test_a_layer_is_its_leading_operation_unless_the_rest_helps(
     config = dataclasses.replace(DECIDED, simplify=simplify)
     search, records = run(planted(row_of("rotate", 30.0)), config)
     assert (search.found[0] > 0).all()  # the first layer is always kept as it was found
-    found, kept = search.ascent.settled / search.ascent.settled.sum(), search.found[1]
-    shares = search._shares(found)
+    assert search.converged  # so that the last step counts
+    found, kept = search.probabilities / search.probabilities.sum(), search.found[1]
+    shares = shares_of(CIFAR.table, found)
     leader = search.table.operations[int(shares.argmax())]
     assert 0.5 < float(shares.max()) < 1
-    only = found * torch.tensor([row.operation == leader for row in search.table.rows])
-    only = only / only.sum()
+    alone_p = found * torch.tensor([row.operation == leader for row in search.table.rows])
+    alone_p = alone_p / alone_p.sum()
     # the rule, written out: what both forms of the layer bring on held-out images
-    first = search.found[:1]
     both = [
-        search._heldout_cosines(Policy(CIFAR.table, Layers(torch.stack((first[0], layer)))))
-        for layer in (found, only)
+        search._heldout_cosines(Policy(CIFAR.table, Layers(torch.stack((search.found[0], layer)))))
+        for layer in (found, alone_p)
     ]
     more = both[0] - both[1]
     assert more.mean() > 0
     error = float((more.var() / len(more)).sqrt())
     assert (float(more.mean()) <= simplify * error) == alone
-    assert torch.equal(kept, only if alone else found)
+    assert torch.equal(kept, alone_p if alone else found)
     [_, last] = [r for r in records if isinstance(r, LayerRecord)]
     by = f"{float(more.mean()):.4f}, standard error {error:.4f}"
     expected = f"; better than {leader.name} alone by {by}" if simplify else ""
@@ -579,11 +589,29 @@ def test_a_layer_is_its_leading_operation_unless_the_rest_helps(
     assert ("alone" in last.reason) == (simplify > 0)
     improvement = (both[1] if alone else both[0]) - search._baseline
     assert last.improvement_mean == pytest.approx(improvement.mean().item(), abs=1e-6)
+    # the record tells of the layer as it was found
+    assert last.identity == pytest.approx(float(found[0]))
+    assert last.top is not None
+    assert last.top[0] == (leader.name, pytest.approx(float(shares.max())))
+    entropy = -(found * found.clamp(min=1e-300).log()).sum().item()
+    assert last.perplexity == pytest.approx(math.exp(entropy))
 
 
-@pytest.mark.parametrize("average", [0.0, 0.25, 0.5])
-def test_a_layer_is_the_mean_of_its_last_steps(average: float) -> None:
-    config = dataclasses.replace(SMALL, layers=1, steps=10, average=average)
+def mean_of_last(seen: list[Tensor], steps: int, average: float) -> Tensor:
+    """The rule of `average`, written out."""
+    late = seen[math.ceil(steps * (1 - average)) :]
+    led = [int(p.argmax()) == 0 for p in late]
+    late = late[len(led) - led[::-1].index(True) :] if any(led) else late
+    return torch.stack(late).mean(0) if late else seen[-1]
+
+
+@pytest.mark.parametrize("average", [0.0, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize(("start", "rate"), [(0.1, 0.3), (4.0, 0.6), (8.0, 0.3)])
+def test_a_layer_is_the_mean_of_its_last_steps(average: float, start: float, rate: float) -> None:
+    """Where identity never leads, leads first, and leads to the end."""
+    config = dataclasses.replace(
+        SMALL, layers=1, steps=10, average=average, identity_logit=start, learning_rate=rate
+    )
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
     seen = []
     for record in search:
@@ -591,14 +619,48 @@ def test_a_layer_is_the_mean_of_its_last_steps(average: float) -> None:
             seen.append(search.probabilities)
             if record.step == 8:  # a search that goes on from here has the same mean
                 state = {k: v.clone() for k, v in search.state().items()}
-    count = max(1, math.floor(10 * average))
-    mean = torch.stack(seen[-count:]).mean(0)
-    assert (search.found[0] - mean).abs().max() < 1e-15
+    leads = [int(p.argmax()) == 0 for p in seen]
+    assert (any(leads), leads[-1]) == {0.1: (False, False), 4.0: (True, False), 8.0: (True, True)}[
+        start
+    ]
+    assert (search.found[0] - mean_of_last(seen, 10, average)).abs().max() < 1e-15
     again = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
     again.load_state(state)
     list(again)
     assert torch.equal(again.found, search.found)
-    assert not torch.equal(seen[-1], seen[-2])
+
+
+def test_an_operation_that_holds_a_layer_late_is_not_averaged_away() -> None:
+    search = Search(trained(), planted(0), CIFAR, SearchConfig())
+    search.layer, search.step = 2, 240
+    rewards = torch.zeros(2, 139, dtype=torch.float64)
+    for step, share in ((238, 0.6), (239, 0.96)):
+        p = torch.full((139,), (1 - share) / 138, dtype=torch.float64)
+        p[row_of("crop")] = share
+        search.ascent.logits = p.log()
+        search.ascent.climb(Rewards(rewards, rewards, rewards, rewards), step)  # nothing moves
+    assert float(search._ended()[row_of("crop")]) == pytest.approx(0.78)  # their mean
+    p = torch.full((139,), 0.02 / 138, dtype=torch.float64)
+    p[row_of("crop")] = 0.98
+    search.ascent.logits = p.log()
+    search.ascent.climb(Rewards(rewards, rewards, rewards, rewards), 240)
+    assert float(search._ended()[row_of("crop")]) == pytest.approx(0.98)
+
+
+@pytest.mark.parametrize(
+    ("share", "step", "ends"), [(0.98, 77, False), (0.98, 78, True), (0.96, 300, False)]
+)
+def test_an_operation_holds_a_layer_from_a_quarter_of_its_steps(
+    share: float, step: int, ends: bool
+) -> None:
+    search = Search(trained(), planted(0), CIFAR, SearchConfig())
+    search.layer, search.step = 2, step
+    p = torch.full((139,), (1 - share) / 138, dtype=torch.float64)
+    p[row_of("crop")] = share
+    search.ascent.logits = p.log()
+    assert search.converged == ends
+    search.layer = 1
+    assert not search.converged
 
 
 @pytest.mark.parametrize(("identity", "ends"), [(0.98, False), (0.995, True)])

@@ -28,7 +28,7 @@ class Ascent:
         self._square = torch.zeros_like(self.logits)
         self._variance = torch.zeros_like(self.logits)
         self._twin = torch.tensor(table.twins) if config.tie_signs else torch.arange(len(table))
-        self._mean: Tensor | None = None  # (T,) of the last steps
+        self._mean, self._count = torch.zeros_like(self.logits), 0  # of the last steps
         self.active = torch.arange(len(table))
         """(R,) the rows that are rewarded."""
 
@@ -39,8 +39,8 @@ class Ascent:
 
     @property
     def settled(self) -> Tensor:
-        """(T,) the layer as it is kept: the mean over its last steps, once they have begun."""
-        return self.probabilities if self._mean is None else self._mean
+        """(T,) the mean over the last steps, as far as identity does not lead them."""
+        return self._mean if self._count else self.probabilities
 
     def put_aside(self, step: int) -> None:
         """At given steps of a later layer, leave the less likely half of the rows as they are.
@@ -79,10 +79,20 @@ class Ascent:
         change = torch.zeros_like(self.logits)  # rows put aside stay where they are
         change[self.active] = (mean / (square.sqrt() + c.epsilon))[self.active]
         self.logits = self.logits + c.learning_rate * change
-        first = math.ceil(c.steps * (1 - c.average))
-        if step >= first:
-            last, n = self.probabilities, step - first + 1
-            self._mean = last if self._mean is None else self._mean + (last - self._mean) / n
+        if step >= math.ceil(c.steps * (1 - c.average)):
+            self._gather()
+
+    def _gather(self) -> None:
+        """Take the distribution of this step into the mean, which begins where identity falls.
+
+        A mean over the way from identity to another operation would say when the layer was stopped.
+        """
+        last = self.probabilities
+        if int(last.argmax()) == self.table.identity:
+            self._mean, self._count = torch.zeros_like(last), 0
+        else:
+            self._count += 1
+            self._mean = self._mean + (last - self._mean) / self._count
 
     def _deviation(self, rewards: Rewards, step: int) -> Tensor:
         """(R,) the standard deviation of rewards over images; its square is a mean over steps.
@@ -105,7 +115,8 @@ class Ascent:
             "square": self._square,
             "variance": self._variance,
             "active": self.active,
-            "mean": torch.zeros(0, dtype=torch.float64) if self._mean is None else self._mean,
+            "mean": self._mean,
+            "count": torch.tensor(self._count),
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
@@ -113,4 +124,4 @@ class Ascent:
         self.logits, self.active = state["logits"].clone(), state["active"].clone()
         self._momentum, self._square = state["momentum"].clone(), state["square"].clone()
         self._variance = state["variance"].clone()
-        self._mean = state["mean"].clone() if len(state["mean"]) else None
+        self._mean, self._count = state["mean"].clone(), int(state["count"])

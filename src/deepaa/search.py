@@ -21,6 +21,7 @@ from deepaa import distributed
 from deepaa.ascent import Ascent
 from deepaa.gradients import check_model, dual_steps, problem_in
 from deepaa.keys import hash_int
+from deepaa.layer_end import Measured, described, leader_of, measured, only, simplest
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Chosen, Pools, SearchData
 from deepaa.policy import Layers, Policy
@@ -111,7 +112,7 @@ class Search:
     def dropped_identity(self) -> float | None:
         """Identity's share of the layer that ended the search, if one was dropped."""
         dropped = self.done and self.layer > len(self.found)
-        return self.ascent.settled[self.table.identity or 0].item() if dropped else None
+        return self._ended()[self.table.identity or 0].item() if dropped else None
 
     # Running
 
@@ -208,31 +209,16 @@ class Search:
         """The operation that has all of the layer but what fades; none ever holds the first."""
         if self.layer == 1 or self.config.converged >= 1:
             return None
-        return self._leader(self.probabilities, self.config.converged)
-
-    def _leader(self, p: Tensor, least: float) -> Operation | None:
-        """The operation with more than `least` of the rows' shares (T,), if there is one."""
-        shares = self._shares(p)
-        at = int(shares.argmax())
-        return self.table.operations[at] if float(shares[at]) > least else None
-
-    def _shares(self, p: Tensor) -> Tensor:
-        """The share of each operation in a layer (T,)."""
-        return Policy(self.table, Layers(p[None] / p.sum())).operation_probabilities()[0]
+        return leader_of(self.table, self.probabilities, self.config.converged)
 
     def _record(self, similarity: float, seconds: float) -> StepRecord:
-        p = self.probabilities
-        names = [op.name for op in self.table.operations]
-        shares = zip(names, self._shares(p).tolist(), strict=True)
-        top = sorted(shares, key=lambda pair: -pair[1])[:3]
-        entropy = -(p * p.clamp(min=1e-300).log()).sum().item()
-        identity = p[self.table.identity or 0].item()
+        identity, perplexity, top = described(self.table, self.probabilities)
         return StepRecord(
             self.layer,
             self.step,
             similarity,
             identity,
-            math.exp(entropy),
+            perplexity,
             top,
             self.passes,
             self.skipped,
@@ -266,75 +252,70 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Measure the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        p = self.ascent.settled / self.ascent.settled.sum()
         if self._baseline is None or self._previous is None:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
-        p, cosines, simpler = self._simplest(p, self._with_layer(p))
-        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer)) - self._baseline
-        usable = torch.isfinite(cosines + deepta + self._previous)
-        self.skipped += int((~usable).sum())
-        if not bool(usable.any()):
+        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
+        found = self._measured(self._ended(), deepta)
+        if not bool(found.usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
-        deepta = deepta[usable]
-        gains = (cosines - self._previous)[usable]
-        improvement = (cosines - self._baseline)[usable]
-        error = _standard_error(gains)
-        kept, reason = self._verdict(gains.mean().item(), error, p[self.table.identity or 0].item())
-        if kept:
-            self.found, self._previous = torch.cat((self.found, p[None])), cosines
-            reason += simpler
+        layer, simpler = self._simplest(found, deepta)
+        self.skipped += int((~layer.usable).sum())
+        if layer.kept:
+            self.found = torch.cat((self.found, layer.p[None]))
+            self._previous = layer.cosines
+        improvement = (layer.cosines - self._baseline)[layer.usable]
+        theirs = (deepta - self._baseline)[layer.usable]
         record = LayerRecord(
             self.layer,
-            kept,
-            reason,
-            gains.mean().item(),
-            error,
+            layer.kept,
+            layer.reason + simpler,
+            layer.gain,
+            layer.error,
             improvement.mean().item(),
-            improvement.std().item() if len(gains) > 1 else 0.0,
-            deepta.mean().item(),
-            deepta.std().item() if len(gains) > 1 else 0.0,
+            improvement.std().item() if len(improvement) > 1 else 0.0,
+            theirs.mean().item(),
+            theirs.std().item() if len(theirs) > 1 else 0.0,
             self.passes,
             time.perf_counter() - began,
             torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
+            *described(self.table, found.p),
         )
         last = self.config.layers or self.config.max_layers
-        self.done = not kept or self.layer >= last
+        self.done = not layer.kept or self.layer >= last
         if not self.done:
             self.layer, self.step = self.layer + 1, 0
             self._start_layer()
         return record
 
-    def _verdict(self, gain: float, error: float, identity: float) -> tuple[bool, str]:
-        kept, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
-        if identity > 0.9:
-            kept, reason = False, f"identity has {identity:.2f} of the layer"
-        elif gain < error:
-            kept, reason = False, f"a gain of {gain:.4f} is below its standard error of {error:.4f}"
-        if self.config.layers is not None:
-            return True, "asked for" if kept else f"asked for, although {reason}"
-        return kept, reason
+    def _ended(self) -> Tensor:
+        """(T,) the layer in work, as it would be measured now.
 
-    def _simplest(self, p: Tensor, cosines: Tensor) -> tuple[Tensor, Tensor, str]:
-        """The layer (T,), its held-out cosines, and what to say of its leading operation.
-
-        A mixture that is no better than the operation with most of it is kept as that operation
-        alone: between the two, its shares say how long and on which images it was searched.
+        The mean over its last steps; if one operation holds it, what that one has reached.
         """
-        leader = self._leader(p, 0.5) if self.layer > 1 and self.config.simplify else None
-        if leader is None or leader.name == "identity":
-            return p, cosines, ""
-        alone = p * torch.tensor([row.operation == leader for row in self.table.rows])
-        alone = alone / alone.sum()
-        theirs = self._with_layer(alone)
-        more = (cosines - theirs)[torch.isfinite(cosines + theirs)]
-        by = f"{more.mean():.4f}, standard error {_standard_error(more):.4f}"
-        if more.mean().item() > self.config.simplify * _standard_error(more):
-            return p, cosines, f"; better than {leader.name} alone by {by}"
-        return alone, theirs, f"; {leader.name} alone, the rest brings {by}"
+        p = self.probabilities if self.converged else self.ascent.settled
+        return p / p.sum()
 
-    def _with_layer(self, p: Tensor) -> Tensor:
-        """(heldout,) cosines of the layers kept so far and one more (T,)."""
-        return self._heldout_cosines(Policy(self.table, Layers(torch.cat((self.found, p[None])))))
+    def _measured(self, p: Tensor, deepta: Tensor) -> Measured:
+        """The layer (T,) on top of those kept so far."""
+        assert self._previous is not None
+        layers = Layers(torch.cat((self.found, p[None])))
+        return measured(
+            p,
+            self._heldout_cosines(Policy(self.table, layers)),
+            self._previous,
+            deepta,
+            identity=p[self.table.identity or 0].item(),
+            asked=self.config.layers is not None,
+        )
+
+    def _simplest(self, found: Measured, deepta: Tensor) -> tuple[Measured, str]:
+        """A later layer with its leading operation alone, unless the rest helps; and why."""
+        wanted = found.kept and self.layer > 1 and self.config.simplify
+        leader = leader_of(self.table, found.p) if wanted else None
+        if leader is None or leader.name == "identity":
+            return found, ""
+        alone = self._measured(only(self.table, found.p, leader), deepta)
+        return simplest(found, alone, leader.name, self.config.simplify)
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:
         """(heldout,) cosines under a policy; the same images, batches and keys every time."""
@@ -382,11 +363,6 @@ class Search:
         self.ascent.load_state(state)
         self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
         self._previous = state["previous"].clone() if len(state["previous"]) else None
-
-
-def _standard_error(values: Tensor) -> float:
-    """Of the mean of values (N,)."""
-    return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def _even_part(n: int, most: int) -> int:

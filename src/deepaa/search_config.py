@@ -49,16 +49,18 @@ class SearchConfig:
     first, in even steps up to the layer's middle, down to 16; the fewer are left, the more draws
     of the earlier layers each is seen under."""
     converged: float = 0.97
-    """An operation with more than this share holds a layer after the first: the layer ends early
-    (for identity only once Adam could have moved others from below it to far above). 1 lets every
-    layer take all its steps."""
+    """An operation with more than this share holds a layer after the first: the layer ends early,
+    after a quarter of its steps at least (for identity only above .99 and once Adam could have
+    moved others from below it to far above), and the last step is kept instead of a mean. 1 lets
+    every layer take all its steps."""
     average: float = 0.25
     """Share of a layer's steps, at its end, whose distributions are averaged into the one that is
-    kept: where two operations bring alike, single steps wander between them. 0 takes the last."""
+    kept, from where identity no longer leads: where two operations bring alike, single steps wander
+    between them. 0 takes the last."""
     simplify: float = 2.0
-    """An operation with more than half of a layer after the first gets all of it, at its
-    magnitudes, unless the layer as it was found is better on the held-out images by more than this
-    many standard errors. 0 keeps every layer as it was found."""
+    """An operation other than identity with more than half of a layer after the first gets all of
+    it, at its magnitudes, unless the layer as it was found is better on the held-out images by more
+    than this many standard errors, or would alone be kept. 0 keeps every layer as it was found."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16

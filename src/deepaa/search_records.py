@@ -35,3 +35,8 @@ class LayerRecord(NamedTuple):
     seconds: float
     memory: float | None = None
     """Most GB of the GPU that were in use so far."""
+    identity: float | None = None
+    """Of the layer as it was found, before it was made its leading operation alone."""
+    perplexity: float | None = None
+    top: list[tuple[str, float]] | None = None
+    """Its leading operations."""

@@ -235,7 +235,12 @@ class DroppedLayer(NamedTuple):
 def dropped_layer(records: Sequence[Mapping[str, Any]]) -> DroppedLayer | None:
     """The layer that ended the search, if it was dropped."""
     layers, curves = depth_table(records), step_curves(records)
-    if not layers or layers[-1].kept or not curves or curves[-1].layer != layers[-1].layer:
+    if not layers or layers[-1].kept:
+        return None
+    end = next(r for r in reversed(records) if r.get("kind") == "layer")
+    if end.get("perplexity") is not None:
+        return DroppedLayer(end["layer"], math.log2(end["perplexity"]), end["identity"])
+    if not curves or curves[-1].layer != layers[-1].layer:  # of a run before records had these
         return None
     last = curves[-1]
     return DroppedLayer(last.layer, math.log2(last.perplexity[-1]), last.identity[-1])

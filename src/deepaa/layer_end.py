@@ -1,0 +1,107 @@
+"""How a layer ends: what it brings on held-out images, whether it is kept, and in which form."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.policy import Layers, Policy
+from deepaa.space import Operation, Table
+
+MOST = 0.5
+"""The operation with more than this share leads a layer."""
+IDENTITY = 0.9
+"""A layer with more of identity than this changes nothing."""
+
+
+class Measured(NamedTuple):
+    """A layer on held-out images."""
+
+    p: Tensor
+    """(T,) its distribution."""
+    cosines: Tensor
+    """(heldout,) of all layers with it."""
+    usable: Tensor
+    """(heldout,) whether the cosine and those it is compared with are finite."""
+    gain: float
+    error: float
+    """The gain's standard error."""
+    kept: bool
+    reason: str
+
+
+def measured(
+    p: Tensor, cosines: Tensor, before: Tensor, deepta: Tensor, *, identity: float, asked: bool
+) -> Measured:
+    """What a layer (T,) brings over the cosines (heldout,) `before` it, and what follows from it.
+
+    Args:
+        identity: Its share of the layer.
+        asked: Whether the number of layers was given, so that none is dropped.
+    """
+    usable = torch.isfinite(cosines + deepta + before)
+    gains = (cosines - before)[usable]
+    gain, error = gains.mean().item(), standard_error(gains)
+    kept, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
+    if identity > IDENTITY:
+        kept, reason = False, f"identity has {identity:.2f} of the layer"
+    elif gain < error:
+        kept, reason = False, f"a gain of {gain:.4f} is below its standard error of {error:.4f}"
+    if asked:
+        kept, reason = True, "asked for" if kept else f"asked for, although {reason}"
+    return Measured(p, cosines, usable, gain, error, kept, reason)
+
+
+def simplest(found: Measured, alone: Measured, name: str, errors: float) -> tuple[Measured, str]:
+    """`found`, or its leading operation `alone` unless the rest helps by so many errors; and why.
+
+    Near a layer's optimum its shares hardly change what an image gains: they say how long and on
+    which images it was searched.
+    """
+    if not torch.equal(alone.usable, found.usable):
+        return found, f"; {name} alone cannot be measured on the same images"
+    more = (found.cosines - alone.cosines)[found.usable]
+    mean, error = more.mean().item(), standard_error(more)
+    if mean > errors * error:
+        return found, f"; better than {name} alone by {mean:.4f}, standard error {error:.4f}"
+    if not alone.kept:
+        return found, f"; {name} alone is not enough"
+    return alone, f"; {name} alone, the rest brings {mean:.4f}, standard error {error:.4f}"
+
+
+def standard_error(values: Tensor) -> float:
+    """Of the mean of values (N,)."""
+    return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else 0.0
+
+
+# What a distribution says
+
+
+def shares_of(table: Table, p: Tensor) -> Tensor:
+    """The share of each operation in a layer (T,)."""
+    return Policy(table, Layers(p[None] / p.sum())).operation_probabilities()[0]
+
+
+def leader_of(table: Table, p: Tensor, least: float = MOST) -> Operation | None:
+    """The operation with more than `least` of a layer (T,), if there is one."""
+    shares = shares_of(table, p)
+    at = int(shares.argmax())
+    return table.operations[at] if float(shares[at]) > least else None
+
+
+def only(table: Table, p: Tensor, operation: Operation) -> Tensor:
+    """(T,) the layer with one operation alone, at its magnitudes."""
+    p = p * torch.tensor([row.operation == operation for row in table.rows])
+    return p / p.sum()
+
+
+def described(table: Table, p: Tensor) -> tuple[float, float, list[tuple[str, float]]]:
+    """Identity's share of a layer (T,), its perplexity, and its three leading operations."""
+    names = [op.name for op in table.operations]
+    shares = zip(names, shares_of(table, p).tolist(), strict=True)
+    top = sorted(shares, key=lambda pair: -pair[1])[:3]
+    entropy = -(p * p.clamp(min=1e-300).log()).sum().item()
+    return p[table.identity or 0].item(), math.exp(entropy), top
