@@ -515,15 +515,6 @@ def test_passes_are_counted_as_foretold() -> None:
     assert all_passes(SearchConfig(), 139) <= 15_000_000
 
 
-@pytest.mark.parametrize("simplify", [0.0, 2.0])
-def test_the_forecast_is_exact_where_no_layer_ends_early(simplify: float) -> None:
-    config = dataclasses.replace(DECIDED, converged=1.0, simplify=simplify)
-    search, records = run(planted(row_of("rotate", 30.0)), config)
-    assert ("alone" in records[-1].reason) == (simplify > 0)  # the second layer has a leader
-    # images as they are take one pass each on CPU, and are forecast like others
-    assert search.passes == all_passes(config, 139) - config.heldout * (config.chains - 1)
-
-
 def test_rows_are_put_aside_and_the_others_get_their_draws() -> None:
     config = dataclasses.replace(SMALL, layers=2, steps=8, halvings=2, prefixes=2, converged=1.0)
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
@@ -552,8 +543,16 @@ def test_a_layer_that_is_decided_ends_early() -> None:
     last = max(r.step for r in steps if r.layer == 2)
     assert 10 <= last < 40
     assert 0.6 < float(shares_of(CIFAR.table, search.probabilities).max()) < 1
-    whole, _ = run(planted(row_of("rotate", 30.0)), dataclasses.replace(DECIDED, converged=1.0))
+    patient = dataclasses.replace(DECIDED, converged=1.0)
+    whole, records = run(planted(row_of("rotate", 30.0)), patient)
     assert whole.step == 40
+    # then the forecast is exact, but that images as they are take one pass each on CPU
+    assert isinstance(records[-1], LayerRecord)
+    assert "alone" in records[-1].reason  # the second layer has a leader, measured by itself
+    assert whole.passes == all_passes(patient, 139) - patient.heldout * (patient.chains - 1)
+    once = patient.heldout * (patient.validation + patient.chains)
+    found = dataclasses.replace(patient, simplify=0.0)
+    assert all_passes(patient, 139) - all_passes(found, 139) == once
 
 
 @pytest.mark.parametrize(("simplify", "alone"), [(1e6, True), (1e-9, False), (0.0, False)])
@@ -665,7 +664,7 @@ def test_an_operation_holds_a_layer_from_a_quarter_of_its_steps(
 
 @pytest.mark.parametrize(("identity", "ends"), [(0.98, False), (0.995, True)])
 def test_what_rises_beside_identity_is_given_time(identity: float, ends: bool) -> None:
-    search = Search(trained(), planted(0), CIFAR, SearchConfig())
+    search = Search(trained(), planted(0), CIFAR, SearchConfig(validation=8, heldout=4))
     search.layer = 2
     p = torch.full((139,), 1e-6, dtype=torch.float64)
     p[0], p[row_of("crop")] = identity, 1 - identity
