@@ -93,8 +93,8 @@ PRESETS: Mapping[str, Preset] = {
         "minutes on two CPU cores: 3 layers, a small network, few samples",
         SearchConfig(
             layers=3,
-            steps=50,
-            learning_rate=0.24,
+            steps=40,
+            learning_rate=0.3,
             images=6,
             validation=24,
             prefixes=1,
