@@ -292,12 +292,15 @@ def test_a_policy_that_changes_over_time(command: Command, tmp_path: Path) -> No
     second = Layers(torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]))
     Policy(table, schedule=[(0, [first]), (10, [second])]).save(tmp_path / "p.json")
     command("p.json")
-    assert "always flip" in read(tmp_path / "report.html").text.replace("\xa0", " ")
+    text = read(tmp_path / "report.html").text.replace("\xa0", " ")
+    assert "always flip" in text
+    assert "almost always" not in text
     command("p.json", "--epoch", 12)
     page = read(tmp_path / "report.html")
     assert "this is epoch 12 (phases: 0, 10)" in page.text
     assert "always invert" in page.text
     assert "always flip" not in page.text
+    assert "almost always" not in page.text
 
 
 def test_policies_without_layers_and_with_very_many() -> None:

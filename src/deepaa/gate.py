@@ -42,10 +42,10 @@ def reproduction_gate(policy: Policy, last_identity: float | None = None) -> tup
         last_identity = _said(policy)
     if last_identity is None:
         last_identity = shares[-1, operations.index("identity")].item()
-    perplexity, strong = _perplexity(rows[0]), _strong_share(policy, rows[0])
+    broad, strong = perplexity(rows[0]), _strong_share(policy, rows[0])
     wanted = {"crop": 1.0, "cutout": 0.8, "flip": 0.5}
     return (
-        Check("layer 1 is broad", perplexity > 20, f"perplexity {perplexity:.1f}, above 20"),
+        Check("layer 1 is broad", broad > 20, f"perplexity {broad:.1f}, above 20"),
         Check(
             "its geometry is strong",
             strong > 0.5,
@@ -71,7 +71,8 @@ def _said(policy: Policy) -> float | None:
         return None
 
 
-def _perplexity(layer: Tensor) -> float:
+def perplexity(layer: Tensor) -> float:
+    """How many equally likely transformations would be as uncertain as the layer (T,)."""
     return math.exp(-(layer * layer.clamp(min=1e-300).log()).sum().item())
 
 

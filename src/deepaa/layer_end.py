@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepaa.gate import perplexity
 from deepaa.policy import Layers, Policy
 from deepaa.space import Operation, Table
 
@@ -103,5 +104,4 @@ def described(table: Table, p: Tensor) -> tuple[float, float, list[tuple[str, fl
     names = [op.name for op in table.operations]
     shares = zip(names, shares_of(table, p).tolist(), strict=True)
     top = sorted(shares, key=lambda pair: -pair[1])[:3]
-    entropy = -(p * p.clamp(min=1e-300).log()).sum().item()
-    return p[table.identity or 0].item(), math.exp(entropy), top
+    return p[table.identity or 0].item(), perplexity(p), top
