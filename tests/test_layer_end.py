@@ -45,21 +45,28 @@ def test_images_without_a_finite_cosine_are_left_out() -> None:
     assert found.error == pytest.approx(0.01)
 
 
-def test_the_rest_has_to_help_by_so_many_errors() -> None:
-    found, alone = layer([0.03, 0.04, 0.05]), layer([0.02, 0.04, 0.03])
-    more = torch.tensor([0.01, 0.0, 0.02])  # mean 0.01, standard error 0.0058
-    ratio = float(more.mean() / (more.std() / math.sqrt(3)))
-    assert simplest(found, alone, "crop", ratio * 0.99)[0] is found
-    chosen, why = simplest(found, alone, "crop", ratio * 1.01)
+def test_the_leader_has_to_bring_its_share_of_the_gain() -> None:
+    found, alone = layer([0.03, 0.04, 0.05]), layer([0.02, 0.04, 0.03])  # 0.04 and 0.03
+    chosen, why = simplest(found, alone, "crop", 0.76)
+    assert chosen is found
+    assert why == "; better than crop alone by 0.0100, standard error 0.0058"
+    chosen, why = simplest(found, alone, "crop", 0.74)
     assert chosen is alone
     assert why == "; crop alone, the rest brings 0.0100, standard error 0.0058"
+
+
+@pytest.mark.parametrize(("gain", "taken"), [(-0.03, False), (-0.02, True), (0.01, True)])
+def test_of_layers_that_harm_the_better_one_is_kept(gain: float, taken: bool) -> None:
+    """When the number of layers is given."""
+    found, alone = layer([-0.02, -0.02], asked=True), layer([gain, gain], asked=True)
+    assert (simplest(found, alone, "crop", 0.5)[0] is alone) == taken
 
 
 def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_is_kept() -> None:
     found, alone = layer([0.001, 0.004, 0.001]), layer([0.004, 0.001, -0.003])
     assert found.kept
     assert not alone.kept
-    chosen, why = simplest(found, alone, "crop", 2.0)
+    chosen, why = simplest(found, alone, "crop", 0.1)
     assert chosen is found
     assert why == "; crop alone is not enough"
 
@@ -67,7 +74,7 @@ def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_is_kept
 @pytest.mark.parametrize("alone", [[0.02, math.nan], [math.nan, math.nan], [0.9, math.inf]])
 def test_a_form_that_cannot_be_measured_is_not_taken(alone: list[float]) -> None:
     found = layer([0.02, 0.03])
-    chosen, why = simplest(found, layer(alone), "crop", 2.0)
+    chosen, why = simplest(found, layer(alone), "crop", 0.5)
     assert chosen is found
     assert why == "; crop alone cannot be measured on the same images"
 
@@ -82,8 +89,13 @@ def mixture(**shares: float) -> Tensor:
 
 
 def test_who_leads_a_layer() -> None:
-    p = mixture(rotate=0.5, crop=0.3, identity=0.2)
-    assert leader_of(CIFAR.table, p) is None  # half is not more than half
+    p = mixture(rotate=0.33, crop=0.32, identity=0.3, flip=0.05)
+    assert leader_of(CIFAR.table, p) is None  # not more than a third
+    p = mixture(rotate=0.4, crop=0.3, identity=0.3)
+    leader = leader_of(CIFAR.table, p)
+    assert leader is not None
+    assert leader.name == "rotate"
+    assert leader_of(CIFAR.table, mixture(rotate=0.4, identity=0.6)).name == "identity"
     p = mixture(rotate=0.6, crop=0.3, identity=0.1)
     leader = leader_of(CIFAR.table, p)
     assert leader is not None

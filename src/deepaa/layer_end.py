@@ -12,8 +12,8 @@ from deepaa.gate import perplexity
 from deepaa.policy import Layers, Policy
 from deepaa.space import Operation, Table
 
-MOST = 0.5
-"""The operation with more than this share leads a layer."""
+LEADS = 1 / 3
+"""An operation with more than this share leads a layer, if no other has more."""
 IDENTITY = 0.9
 """A layer with more of identity than this changes nothing."""
 
@@ -56,17 +56,17 @@ def measured(
     return Measured(p, cosines, usable, gain, error, kept, reason)
 
 
-def simplest(found: Measured, alone: Measured, name: str, errors: float) -> tuple[Measured, str]:
-    """`found`, or its leading operation `alone` unless the rest helps by so many errors; and why.
+def simplest(found: Measured, alone: Measured, name: str, share: float) -> tuple[Measured, str]:
+    """`found`, or its leading operation `alone` if that brings this share of the gain; and why.
 
     Near a layer's optimum its shares hardly change what an image gains: they say how long and on
-    which images it was searched.
+    which images it was searched. What the rest brings, the next layer can still find.
     """
     if not torch.equal(alone.usable, found.usable):
         return found, f"; {name} alone cannot be measured on the same images"
     more = (found.cosines - alone.cosines)[found.usable]
     mean, error = more.mean().item(), standard_error(more)
-    if mean > errors * error:
+    if alone.gain < min(share * found.gain, found.gain):
         return found, f"; better than {name} alone by {mean:.4f}, standard error {error:.4f}"
     if not alone.kept:
         return found, f"; {name} alone is not enough"
@@ -86,8 +86,8 @@ def shares_of(table: Table, p: Tensor) -> Tensor:
     return Policy(table, Layers(p[None] / p.sum())).operation_probabilities()[0]
 
 
-def leader_of(table: Table, p: Tensor, least: float = MOST) -> Operation | None:
-    """The operation with more than `least` of a layer (T,), if there is one."""
+def leader_of(table: Table, p: Tensor, least: float = LEADS) -> Operation | None:
+    """The operation with most of a layer (T,), if it has more than `least`."""
     shares = shares_of(table, p)
     at = int(shares.argmax())
     return table.operations[at] if float(shares[at]) > least else None

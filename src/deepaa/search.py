@@ -309,7 +309,7 @@ class Search:
         )
 
     def _simplest(self, found: Measured, deepta: Tensor) -> tuple[Measured, str]:
-        """A later layer with its leading operation alone, unless the rest helps; and why."""
+        """A later layer with its leading operation alone, if that brings enough; and why."""
         wanted = found.kept and self.layer > 1 and self.config.simplify
         leader = leader_of(self.table, found.p) if wanted else None
         if leader is None or leader.name == "identity":

@@ -57,10 +57,11 @@ class SearchConfig:
     """Share of a layer's steps, at its end, whose distributions are averaged into the one that is
     kept, from where identity no longer leads: where two operations bring alike, single steps wander
     between them. 0 takes the last."""
-    simplify: float = 2.0
-    """An operation other than identity with more than half of a layer after the first gets all of
-    it, at its magnitudes, unless the layer as it was found is better on the held-out images by more
-    than this many standard errors, or would alone be kept. 0 keeps every layer as it was found."""
+    simplify: float = 0.5
+    """The operation with most of a layer after the first, and more than a third, gets all of it, at
+    its magnitudes, if alone it brings at least this share of the layer's gain on the held-out
+    images and would be kept: the next layer can still find what the rest brings. 0 keeps every
+    layer as it was found; identity never gets one."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
