@@ -81,17 +81,22 @@ def test_networks_share_their_images() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "graph", "compiled"),
-    [("plain", False, False), ("recorded", True, False), ("compiled", True, True)],
+    ("way", "graph", "compiled", "tuned"),
+    [
+        ("plain", False, False, False),
+        ("recorded", True, False, False),
+        ("compiled", True, True, False),
+        ("tuned", True, True, True),
+    ],
 )
-def test_ways_are_settings(way: str, graph: bool, compiled: bool) -> None:
+def test_ways_are_settings(way: str, graph: bool, compiled: bool, tuned: bool) -> None:
     config = _config(16, way, "bfloat16", torch.device("cuda"))
-    assert (config.graph, config.compile) == (graph, compiled)
+    assert (config.graph, config.compile, config.tune) == (graph, compiled, tuned)
     assert (config.batch, config.precision, config.channels_last) == (16, "bfloat16", True)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ["plain", "recorded", "compiled"])
+@pytest.mark.parametrize("way", ["plain", "recorded", "compiled", "tuned"])
 def test_every_way_runs_on_cuda(way: str) -> None:
     """A way that is asked for is the one that is timed: recorded steps replay a graph."""
     cuda = torch.device("cuda")
@@ -104,7 +109,7 @@ def test_every_way_runs_on_cuda(way: str) -> None:
         assert isinstance(step, RecordedStep) == (way != "plain")
         if isinstance(step, RecordedStep):
             assert step._graph is not None
-            assert (step.step._network is not training.model) == (way == "compiled")
+            assert (step.step._network is not training.model) == (way in ("compiled", "tuned"))
     report = main_train(**TINY, ways=[way], parallel=[1, 2], device="cuda")
     assert [(t.way, t.parallel, t.images) for t in report.times] == [(way, 1, 16), (way, 2, 32)]
     assert all(t.memory is not None and t.memory > 0 for t in report.times)

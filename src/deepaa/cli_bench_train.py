@@ -25,7 +25,8 @@ def bench_train(
         typer.Option(
             "--way",
             help="plain: every operation started by itself. recorded: as a CUDA graph. compiled: "
-            "compiled first, then recorded. May be repeated. Default: all that the device has.",
+            "compiled first, then recorded. tuned: by a compiler that tries more. May be repeated. "
+            "Default: all that the device has.",
         ),
     ] = None,
     parallel: Annotated[

@@ -23,6 +23,8 @@ __all__ = ["Randomness", "RecordedStep", "Step", "make_step", "sgd"]
 WARM_UP = 3
 LOSS, NORM, RIGHT = range(3)
 """Places in what a step returns."""
+TUNED = {"coordinate_descent_tuning": True, "combo_kernels": True}
+"""What has the compiler look longer."""
 _LOGGER = logging.getLogger(__name__)
 
 
@@ -40,9 +42,11 @@ class Step:
         """
         self.model, self.config, self.device, self._shared = model, config, device, shared
         self.optimizer = sgd(model, config, device)
+        if config.compile and config.precision == "bfloat16":
+            _narrow(model, device)
         # the graph is ours: Inductor's own graphs would copy what we keep in place
         compiled = config.compile
-        options: Any = {"triton.cudagraphs": False}
+        options: Any = {"triton.cudagraphs": False, **(TUNED if config.tune else {})}
         self._network = torch.compile(model, dynamic=False, options=options) if compiled else model
         self._shape: torch.Size | None = None
 
@@ -183,6 +187,14 @@ class RecordedStep:
                 return self.step.run(*arguments)
         finally:
             torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
+
+
+def _narrow(model: nn.Module, device: torch.device) -> None:
+    """Have convolutions of few channels take the way of `narrow_conv`, where there is one."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
+        from deepaa.narrow_conv import narrow  # needs Triton, which torch brings for CUDA
+
+        narrow(model)
 
 
 def make_step(

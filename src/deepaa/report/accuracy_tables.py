@@ -33,7 +33,7 @@ class AccuracyRow(NamedTuple):
 
 Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
 """The seeds of each results.json, and all that it says."""
-HOW = ("epochs", "channels_last", "compile", "graph")
+HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
 
 
