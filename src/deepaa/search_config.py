@@ -57,7 +57,7 @@ class SearchConfig:
     """Share of a layer's steps, at its end, whose distributions are averaged into the one that is
     kept, from where identity no longer leads: where two operations bring alike, single steps wander
     between them. 0 takes the last."""
-    simplify: float = 0.5
+    simplify: float = 0.3
     """The operation with most of a layer after the first, and more than a third, gets all of it, at
     its magnitudes, if alone it brings at least this share of the layer's gain on the held-out
     images and would be kept: the next layer can still find what the rest brings. 0 keeps every
