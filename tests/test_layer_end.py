@@ -14,17 +14,25 @@ from deepaa.layer_end import Measured, described, leader_of, measured, only, sha
 P = torch.tensor([0.3, 0.7], dtype=torch.float64)
 
 
-def layer(gains: list[float], *, identity: float = 0.0, asked: bool = False) -> Measured:
+def layer(
+    gains: list[float],
+    *,
+    identity: float = 0.0,
+    asked: bool = False,
+    usable: Tensor | None = None,
+) -> Measured:
     cosines = torch.tensor(gains, dtype=torch.float64) + 0.5
     before = torch.full((len(gains),), 0.5, dtype=torch.float64)
-    return measured(P, cosines, before, before, identity=identity, asked=asked)
+    usable = torch.ones(len(gains), dtype=torch.bool) if usable is None else usable
+    return measured(P, cosines, before, usable, identity=identity, asked=asked)
 
 
 @pytest.mark.parametrize(
     ("gains", "identity", "kept", "reason"),
     [
         ([0.01, 0.03], 0.5, True, "a gain of 0.0200, standard error 0.0100"),
-        ([-0.01, 0.03], 0.5, False, "a gain of 0.0100 is below its standard error of 0.0200"),
+        ([-0.01, 0.03], 0.5, False, "a gain of 0.0100 is not above its standard error, 0.0200"),
+        ([0.0, 0.0], 0.5, False, "a gain of 0.0000 is not above its standard error, 0.0000"),
         ([0.01, 0.03], 0.91, False, "identity has 0.91 of the layer"),
         ([0.01, 0.03], 0.90, True, "a gain of 0.0200, standard error 0.0100"),
         ([0.02], 0.0, True, "a gain of 0.0200, standard error 0.0000"),
@@ -62,10 +70,15 @@ def test_of_layers_that_harm_the_better_one_is_kept(gain: float, taken: bool) ->
     assert (simplest(found, alone, "crop", 0.5)[0] is alone) == taken
 
 
-def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_is_kept() -> None:
-    found, alone = layer([0.001, 0.004, 0.001]), layer([0.004, 0.001, -0.003])
-    assert found.kept
-    assert not alone.kept
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_helps(
+    asked: bool,
+) -> None:
+    """So that layers which are asked for are those that an open search would find."""
+    found = layer([0.001, 0.004, 0.001], asked=asked)
+    alone = layer([0.004, 0.001, -0.003], asked=asked)
+    assert (found.helps, alone.helps) == (True, False)
+    assert (found.kept, alone.kept) == (True, asked)
     chosen, why = simplest(found, alone, "crop", 0.1)
     assert chosen is found
     assert why == "; crop alone is not enough"
@@ -74,9 +87,16 @@ def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_is_kept
 @pytest.mark.parametrize("alone", [[0.02, math.nan], [math.nan, math.nan], [0.9, math.inf]])
 def test_a_form_that_cannot_be_measured_is_not_taken(alone: list[float]) -> None:
     found = layer([0.02, 0.03])
-    chosen, why = simplest(found, layer(alone), "crop", 0.5)
+    chosen, why = simplest(found, layer(alone, usable=found.usable), "crop", 0.5)
     assert chosen is found
     assert why == "; crop alone cannot be measured on the same images"
+
+
+def test_a_form_that_can_be_measured_on_more_images_is_compared_on_the_same() -> None:
+    found = layer([0.02, math.nan, 0.03])
+    alone = layer([0.02, 0.9, 0.03], usable=found.usable)
+    assert alone.gain == pytest.approx(0.025)
+    assert simplest(found, alone, "crop", 0.5)[0] is alone
 
 
 def mixture(**shares: float) -> Tensor:

@@ -340,7 +340,8 @@ def test_chunks_change_nothing() -> None:
         ({"chains": 2000}, r"chains should be in 0\.\.1000"),
         ({"chains": 11}, "chains should be even, or halves=false; got 11"),
         ({"average": 1.1}, r"average should be in 0\.\.1, got 1.1"),
-        ({"simplify": -1.0}, "simplify should be 0 or more, got -1"),
+        ({"simplify": -1.0}, "simplify should be in 0..1, got -1"),
+        ({"simplify": 1.5}, "simplify should be in 0..1, got 1.5"),
         ({"deviation_memory": 1.0}, "deviation_memory should be at least 0 and below 1, got 1"),
         ({"learning_rate": 0.0}, "learning_rate should be positive"),
     ],
@@ -566,7 +567,7 @@ def decided() -> dict[str, Tensor]:
     raise AssertionError("the layer is not held")
 
 
-@pytest.mark.parametrize(("simplify", "alone"), [(1e-3, True), (10.0, False), (0.0, False)])
+@pytest.mark.parametrize(("simplify", "alone"), [(1e-3, True), (1.0, False), (0.0, False)])
 def test_a_layer_is_its_leading_operation_if_that_brings_enough(
     simplify: float, alone: bool
 ) -> None:
@@ -609,6 +610,18 @@ def test_a_layer_is_its_leading_operation_if_that_brings_enough(
     assert last.top[0] == (leader.name, pytest.approx(float(shares.max())))
     entropy = -(found * found.clamp(min=1e-300).log()).sum().item()
     assert last.perplexity == pytest.approx(math.exp(entropy))
+
+
+def test_images_whose_gradient_was_not_finite_at_first_are_left_out_of_every_layer() -> None:
+    search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, DECIDED)
+    search.load_state(decided())
+    assert search._baseline is not None
+    search._baseline[0] = math.nan
+    [last] = list(search)
+    assert isinstance(last, LayerRecord)
+    assert math.isfinite(last.improvement_mean)
+    assert math.isfinite(last.deepta_mean)
+    assert search.skipped == 1
 
 
 def mean_of_last(seen: list[Tensor], steps: int, average: float) -> Tensor:

@@ -121,8 +121,7 @@ def _module(
     prefix = f"{name}."
     mine = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
     moves = {k.removeprefix(prefix): v for k, v in slopes.items() if k.startswith(prefix)}
-    plain = type(module) is nn.Conv2d or getattr(module, "computes_as_torch", False)
-    if isinstance(module, nn.Conv2d) and plain and _is_simple(module):
+    if type(module) is nn.Conv2d and module.padding_mode == "zeros" and module.groups == 1:
         return _convolution(module, args[0], mine, moves)
     own: Callable[[Tensor], Tensor] | None = getattr(module, "slope_of", None)
     if own is not None and args[0].slope is not None:
@@ -138,10 +137,6 @@ def _module(
 
         return _function(apply, args, kwargs, type(module))
     return _with_weights(module, args, kwargs, mine, moves)
-
-
-def _is_simple(module: nn.Conv2d) -> bool:
-    return module.padding_mode == "zeros" and module.groups == 1
 
 
 def _convolution(module: nn.Conv2d, x: Dual, mine: Named, moves: Named) -> Dual:

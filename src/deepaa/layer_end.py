@@ -30,30 +30,34 @@ class Measured(NamedTuple):
     gain: float
     error: float
     """The gain's standard error."""
+    helps: bool
+    """Whether it changes images and its gain is clear."""
     kept: bool
+    """It helps, or was asked for."""
     reason: str
 
 
 def measured(
-    p: Tensor, cosines: Tensor, before: Tensor, deepta: Tensor, *, identity: float, asked: bool
+    p: Tensor, cosines: Tensor, before: Tensor, usable: Tensor, *, identity: float, asked: bool
 ) -> Measured:
     """What a layer (T,) brings over the cosines (heldout,) `before` it, and what follows from it.
 
     Args:
+        usable: (heldout,) images on which everything else that is compared is finite.
         identity: Its share of the layer.
         asked: Whether the number of layers was given, so that none is dropped.
     """
-    usable = torch.isfinite(cosines + deepta + before)
+    usable = usable & torch.isfinite(cosines + before)
     gains = (cosines - before)[usable]
     gain, error = gains.mean().item(), standard_error(gains)
-    kept, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
+    helps, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
     if identity > IDENTITY:
-        kept, reason = False, f"identity has {identity:.2f} of the layer"
-    elif gain < error:
-        kept, reason = False, f"a gain of {gain:.4f} is below its standard error of {error:.4f}"
+        helps, reason = False, f"identity has {identity:.2f} of the layer"
+    elif not gain > error:
+        helps, reason = False, f"a gain of {gain:.4f} is not above its standard error, {error:.4f}"
     if asked:
-        kept, reason = True, "asked for" if kept else f"asked for, although {reason}"
-    return Measured(p, cosines, usable, gain, error, kept, reason)
+        reason = "asked for" if helps else f"asked for, although {reason}"
+    return Measured(p, cosines, usable, gain, error, helps, helps or asked, reason)
 
 
 def simplest(found: Measured, alone: Measured, name: str, share: float) -> tuple[Measured, str]:
@@ -66,9 +70,10 @@ def simplest(found: Measured, alone: Measured, name: str, share: float) -> tuple
         return found, f"; {name} alone cannot be measured on the same images"
     more = (found.cosines - alone.cosines)[found.usable]
     mean, error = more.mean().item(), standard_error(more)
-    if alone.gain < min(share * found.gain, found.gain):
+    least = min(share * found.gain, found.gain)  # of two layers that harm, the better one
+    if alone.gain < least:
         return found, f"; better than {name} alone by {mean:.4f}, standard error {error:.4f}"
-    if not alone.kept:
+    if found.helps and not alone.helps:
         return found, f"; {name} alone is not enough"
     return alone, f"; {name} alone, the rest brings {mean:.4f}, standard error {error:.4f}"
 

@@ -255,10 +255,11 @@ class Search:
         if self._baseline is None or self._previous is None:
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
-        found = self._measured(self._ended(), deepta)
+        finite = torch.isfinite(deepta + self._baseline)
+        found = self._measured(self._ended(), finite)
         if not bool(found.usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
-        layer, simpler = self._simplest(found, deepta)
+        layer, simpler = self._simplest(found)
         self.skipped += int((~layer.usable).sum())
         if layer.kept:
             self.found = torch.cat((self.found, layer.p[None]))
@@ -295,26 +296,29 @@ class Search:
         p = self.probabilities if self.converged else self.ascent.settled
         return p / p.sum()
 
-    def _measured(self, p: Tensor, deepta: Tensor) -> Measured:
-        """The layer (T,) on top of those kept so far."""
+    def _measured(self, p: Tensor, usable: Tensor) -> Measured:
+        """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
         assert self._previous is not None
         layers = Layers(torch.cat((self.found, p[None])))
         return measured(
             p,
             self._heldout_cosines(Policy(self.table, layers)),
             self._previous,
-            deepta,
+            usable,
             identity=p[self.table.identity or 0].item(),
             asked=self.config.layers is not None,
         )
 
-    def _simplest(self, found: Measured, deepta: Tensor) -> tuple[Measured, str]:
-        """A later layer with its leading operation alone, if that brings enough; and why."""
-        wanted = found.kept and self.layer > 1 and self.config.simplify
+    def _simplest(self, found: Measured) -> tuple[Measured, str]:
+        """A later layer with its leading operation alone, if that brings enough; and why.
+
+        A layer that is dropped gets no second chance so: the better of two looks good by chance.
+        """
+        wanted = found.kept and self.layer > 1 and self.config.simplify > 0
         leader = leader_of(self.table, found.p) if wanted else None
         if leader is None or leader.name == "identity":
             return found, ""
-        alone = self._measured(only(self.table, found.p, leader), deepta)
+        alone = self._measured(only(self.table, found.p, leader), found.usable)
         return simplest(found, alone, leader.name, self.config.simplify)
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:

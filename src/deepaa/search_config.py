@@ -108,7 +108,7 @@ class SearchConfig:
         if self.halvings < 0:
             raise ValueError(f"halvings should be 0 or more, got {self.halvings}")
         for name in (
-            *("converged", "simplify", "penalty", "penalty_first_layer"),
+            *("converged", "penalty", "penalty_first_layer"),
             *("identity_logit", "epsilon"),
         ):
             if not 0 <= getattr(self, name) < math.inf:
@@ -121,8 +121,9 @@ class SearchConfig:
             raise ValueError(
                 f"precision should be one of {', '.join(PRECISIONS)}, got {self.precision!r}"
             )
-        if not 0 <= self.average <= 1:
-            raise ValueError(f"average should be in 0..1, got {self.average}")
+        for name in ("average", "simplify"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} should be in 0..1, got {getattr(self, name)}")
         if not 0 <= self.deviation_memory < 1:
             raise ValueError(
                 f"deviation_memory should be at least 0 and below 1, got {self.deviation_memory}"

@@ -7,8 +7,9 @@ as one CUDA graph they start together.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,12 +43,12 @@ class Step:
         """
         self.model, self.config, self.device, self._shared = model, config, device, shared
         self.optimizer = sgd(model, config, device)
-        if config.compile and config.precision == "bfloat16":
-            _narrow(model, device)
+        self._narrow = _narrow_convolutions(model, config, device)
         # the graph is ours: Inductor's own graphs would copy what we keep in place
-        compiled = config.compile
         options: Any = {"triton.cudagraphs": False, **(TUNED if config.tune else {})}
-        self._network = torch.compile(model, dynamic=False, options=options) if compiled else model
+        self._network: Callable[[Tensor], Any] = model
+        if config.compile:
+            self._network = torch.compile(model, dynamic=False, options=options)
         self._shape: torch.Size | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, rate: float, total: int) -> Tensor:
@@ -78,7 +79,10 @@ class Step:
         network = self._network if images.shape == self._shape else self.model
         half = self.config.precision == "bfloat16"
         # a cache of casts made outside a graph would be read inside it
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+        autocast = torch.autocast(
+            self.device.type, torch.bfloat16, enabled=half, cache_enabled=False
+        )
+        with autocast, self._narrow():
             logits: Tensor = network(images)
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
@@ -189,12 +193,24 @@ class RecordedStep:
             torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
 
 
-def _narrow(model: nn.Module, device: torch.device) -> None:
-    """Have convolutions of few channels take the way of `narrow_conv`, where there is one."""
-    if device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9:
-        from deepaa.narrow_conv import narrow  # needs Triton, which torch brings for CUDA
+def _narrow_convolutions(
+    model: nn.Module, config: TrainConfig, device: torch.device
+) -> Callable[[], AbstractContextManager[None]]:
+    """Inside what it gives, convolutions of few channels take the way of `narrow_conv`.
 
-        narrow(model)
+    Only where it was measured to pay: in compiled networks, as casts and layouts cost more than it
+    gains otherwise.
+    """
+    asked = config.compile and config.channels_last and config.precision == "bfloat16"
+    if asked and device.type == "cuda":
+        try:
+            from deepaa import narrow_conv  # needs Triton, which torch brings for CUDA
+        except ImportError as error:
+            _LOGGER.warning("cuDNN serves convolutions of few channels: %s", error)
+        else:
+            if narrow_conv.works(device):
+                return partial(narrow_conv.narrowed, narrow_conv.convolutions(model))
+    return nullcontext
 
 
 def make_step(

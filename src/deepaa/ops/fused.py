@@ -373,27 +373,28 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     tables = torch.empty(n * channels * 256, dtype=torch.uint8, device=images.device)
     nothing = plan.lines
     block, warps = _tile(height * width)
-    _program[(n,)](
-        images,
-        out,
-        scratch,
-        lines.contiguous(),
-        plan.maps_x,
-        plan.maps_y,
-        plan.lookups,
-        plan.fills,
-        plan.factors,
-        plan.scales,
-        nothing if plan.taps_x is None else plan.taps_x,
-        nothing if plan.taps_y is None else plan.taps_y,
-        tables,
-        lines.shape[1],
-        height,
-        width,
-        C=channels,
-        HAS_CROP=Kind.RESIZED_CROP in plan.kinds,
-        BLOCK=block,
-        num_warps=warps,
-        enable_fp_fusion=False,
-    )
+    with torch.cuda.device_of(images):  # Triton starts programs on the current one
+        _program[(n,)](
+            images,
+            out,
+            scratch,
+            lines.contiguous(),
+            plan.maps_x,
+            plan.maps_y,
+            plan.lookups,
+            plan.fills,
+            plan.factors,
+            plan.scales,
+            nothing if plan.taps_x is None else plan.taps_x,
+            nothing if plan.taps_y is None else plan.taps_y,
+            tables,
+            lines.shape[1],
+            height,
+            width,
+            C=channels,
+            HAS_CROP=Kind.RESIZED_CROP in plan.kinds,
+            BLOCK=block,
+            num_warps=warps,
+            enable_fp_fusion=False,
+        )
     return out

@@ -84,18 +84,19 @@ def draw(keys: Tensor, thresholds: Tensor, uniforms: int) -> tuple[Tensor, Tenso
     choice = torch.empty(n, depth, dtype=torch.int64, device=keys.device)
     uniform = torch.empty(n, depth, uniforms, dtype=torch.float32, device=keys.device)
     total = n * depth
-    _draw[(triton.cdiv(total, _BLOCK),)](
-        keys.contiguous(),
-        thresholds,
-        choice,
-        uniform,
-        total,
-        depth,
-        rows,
-        STEPS=rows.bit_length(),
-        U=uniforms,
-        BLOCK=_BLOCK,
-    )
+    with torch.cuda.device_of(keys):  # Triton starts programs on the current one
+        _draw[(triton.cdiv(total, _BLOCK),)](
+            keys.contiguous(),
+            thresholds,
+            choice,
+            uniform,
+            total,
+            depth,
+            rows,
+            STEPS=rows.bit_length(),
+            U=uniforms,
+            BLOCK=_BLOCK,
+        )
     return choice, uniform
 
 
@@ -175,20 +176,21 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
     out = torch.empty(*choice.shape, LINE, dtype=torch.int32, device=choice.device)
     total = choice.numel()
     nothing = plan.scales
-    _resolve[(triton.cdiv(total, _BLOCK),)](
-        plan.lines,
-        nothing if plan.variants is None else plan.variants,
-        nothing if plan.cut is None else plan.cut,
-        choice.contiguous(),
-        uniform.contiguous(),
-        out,
-        total,
-        float(plan.height),  # not integers, which Triton compiles in when they are 1
-        float(plan.width),
-        U=uniform.shape[-1],
-        HAS_VARIANTS=plan.variants is not None,
-        HAS_CUT=plan.cut is not None,
-        BLOCK=_BLOCK,
-        enable_fp_fusion=False,
-    )
+    with torch.cuda.device_of(choice):  # Triton starts programs on the current one
+        _resolve[(triton.cdiv(total, _BLOCK),)](
+            plan.lines,
+            nothing if plan.variants is None else plan.variants,
+            nothing if plan.cut is None else plan.cut,
+            choice.contiguous(),
+            uniform.contiguous(),
+            out,
+            total,
+            float(plan.height),  # not integers, which Triton compiles in when they are 1
+            float(plan.width),
+            U=uniform.shape[-1],
+            HAS_VARIANTS=plan.variants is not None,
+            HAS_CUT=plan.cut is not None,
+            BLOCK=_BLOCK,
+            enable_fp_fusion=False,
+        )
     return out
