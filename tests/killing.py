@@ -16,7 +16,8 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-from PIL import Image  # noqa: F401 - so that forks need not
+import torch._dynamo  # forward mode loads it: so that forks need not
+from PIL import Image  # noqa: F401 - as above
 
 from deepaa import checkpoint, cli, pipeline, sources  # noqa: F401 - as above
 from deepaa.report import preview, terminal  # noqa: F401 - as above
@@ -80,13 +81,19 @@ def finish(pid: int) -> bool:
 
 
 def kill_some_time(pid: int, out: Path, chance: random.Random, longest: float) -> None:
-    """Kill an attempt up to `longest` seconds after its next records, or before they come."""
-    wanted = len(lines(out)) + chance.randint(1, 2)
+    """Kill an attempt up to `longest` seconds after its next record, or before that comes."""
+    wanted = len(lines(out)) + 1
     deadline = time.monotonic() + chance.uniform(0.05, 1.5)
     while len(lines(out)) < wanted and time.monotonic() < deadline:
         time.sleep(0.002)
     time.sleep(chance.uniform(0, longest))
     os.kill(pid, signal.SIGKILL)
+
+
+def wait_for(path: Path, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.002)
 
 
 def main(out: Path, arguments: list[str], seed: int = 0) -> None:
@@ -100,14 +107,18 @@ def main(out: Path, arguments: list[str], seed: int = 0) -> None:
         now = (
             ["search", "--resume", str(out), "--checkpoint-seconds", "0"] if resumes else arguments
         )
-        if phase(out) == "export":  # every second file operation from the search's end on
+        if number == 0:
+            pid = attempt(now)
+            wait_for(out / "config.json")
+            os.kill(pid, signal.SIGKILL)
+        elif phase(out) == "export":  # every second file operation from the search's end on
             last += 2
             pid = attempt(now, die_at=last)
         elif number % 2:
-            pid = attempt(now, die_at=chance.randint(1, 40))
+            pid = attempt(now, die_at=chance.randint(1, 30))
         else:
             pid = attempt(now)
-            kill_some_time(pid, out, chance, 0.04)
+            kill_some_time(pid, out, chance, 0.03)
         if finish(pid):
             killed[phase(out)] += 1
             by_hand += number % 2 or last > 0

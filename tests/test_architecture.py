@@ -38,7 +38,7 @@ LAYERS = [
     ["export", "compare"],
     ["signals", "distributed", "search_config", "search_records", "pairs", "results"],
     ["run_history", "run_lock", "train_config", "agreement"],
-    ["narrow_conv"],
+    ["narrow_conv", "sgd"],
     ["checkpoint", "evaluation", "train_batches", "train_step"],
     ["transforms", "doctor", "report.tables", "report.preview", "rewards", "train"],
     ["decoding"],

@@ -152,8 +152,8 @@ def test_weight_decay_spares_norms_and_biases_unless_asked():
     for decay_norm in (False, True):
         config = TrainConfig(epochs=1, lr=0.0, decay_norm=decay_norm, weight_decay=0.25)
         run = start(config)
-        groups = run._step.optimizer.param_groups
-        decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
+        groups = run._step.optimizer.groups
+        decay = {id(p): group.decay for group in groups for p in group.weights}
         for name, parameter in run.model.named_parameters():
             one = parameter.ndim == 1
             assert decay[id(parameter)] == (0.0 if one and not decay_norm else 0.25), name

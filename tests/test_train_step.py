@@ -10,9 +10,10 @@ from torch import nn
 from deepaa.data import load_embedded
 from deepaa.models import build_model, channel_statistics
 from deepaa.policy_file import load_policy
+from deepaa.sgd import Sgd
 from deepaa.train import Training, train_together
 from deepaa.train_config import TrainConfig
-from deepaa.train_step import Randomness, RecordedStep, Step, make_step, sgd
+from deepaa.train_step import Randomness, RecordedStep, Step, make_step
 
 DATA = load_embedded()
 SHORT = TrainConfig(epochs=2, batch=64)
@@ -373,8 +374,9 @@ def test_a_loaded_state_is_what_the_graph_goes_on_from():
 @pytest.mark.gpu
 def test_fused_sgd_reads_its_rate_from_the_device():
     model = build_model("small", 10).cuda()
-    optimizer = sgd(model, SHORT, torch.device("cuda"))
-    assert all(group["lr"].is_cuda for group in optimizer.param_groups)
+    optimizer = Sgd(model, SHORT, torch.device("cuda"))
+    assert isinstance(optimizer.rate, torch.Tensor)
+    assert optimizer.rate.is_cuda
     step = Step(model.train(), SHORT, torch.device("cuda"))
     before = [p.detach().clone() for p in model.parameters()]
     step(DATA.train_images[:20].cuda(), DATA.train_labels[:20].cuda(), 0.0, 20)

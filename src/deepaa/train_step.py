@@ -17,9 +17,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deepaa.sgd import Sgd
 from deepaa.train_config import TrainConfig
 
-__all__ = ["Randomness", "RecordedStep", "Step", "make_step", "sgd"]
+__all__ = ["Randomness", "RecordedStep", "Step", "make_step"]
 
 WARM_UP = 3
 LOSS, NORM, RIGHT = range(3)
@@ -42,7 +43,7 @@ class Step:
             shared: Other processes do the rest of each batch; gradients are added up over all.
         """
         self.model, self.config, self.device, self._shared = model, config, device, shared
-        self.optimizer = sgd(model, config, device)
+        self.optimizer = Sgd(model, config, device)
         self._narrow = _narrow_convolutions(model, config, device)
         # the graph is ours: Inductor's own graphs would copy what we keep in place
         options: Any = {"triton.cudagraphs": False, **(TUNED if config.tune else {})}
@@ -66,11 +67,7 @@ class Step:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next run, without waiting for the device."""
-        for group in self.optimizer.param_groups:
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate)
-            else:
-                group["lr"] = rate
+        self.optimizer.set_rate(rate)
 
     def run(self, images: Tensor, labels: Tensor, total: int) -> Tensor:
         """A step at the learning rate that is set."""
@@ -88,7 +85,7 @@ class Step:
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
         if len(images) != total:
             loss = loss * (len(images) / total)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.forget()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._limited_norm()
         self.optimizer.step()
@@ -97,7 +94,7 @@ class Step:
 
     def _limited_norm(self) -> Tensor:
         """The gradient's length, over all processes, before it is cut to the limit."""
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        parameters = self.optimizer.weights
         if self._shared:
             _add_up([p.grad for p in parameters if p.grad is not None])
         if self.config.clip:
@@ -106,7 +103,7 @@ class Step:
 
     def momentum(self) -> dict[Tensor, Tensor]:
         """The optimiser's memory; empty without momentum."""
-        return {p: kept["momentum_buffer"] for p, kept in self.optimizer.state.items()}
+        return self.optimizer.momentum
 
 
 class RecordedStep:
@@ -175,7 +172,7 @@ class RecordedStep:
                         self.step.run(*arguments)
             finally:  # steps before an error may still be writing what is put back
                 torch.cuda.current_stream().wait_stream(stream)
-            self.step.optimizer.zero_grad(set_to_none=True)  # the graph owns its gradients
+            self.step.optimizer.forget()  # the graph owns its gradients
             self._outcome = self._captured(graph, stream, arguments)
         self._graph = graph
 
@@ -224,29 +221,6 @@ def make_step(
     step = Step(model, config, device, shared=shared)
     wanted = possible if config.graph is None else config.graph
     return RecordedStep(step, must=bool(config.graph)) if wanted else step
-
-
-def sgd(model: nn.Module, config: TrainConfig, device: torch.device) -> torch.optim.SGD:
-    """SGD on all weights that can be trained, its momentum starting from zero."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not trained:
-        raise ValueError("the model has no weights that can be trained")
-    # weights of normalisation and biases are those with one dimension
-    free = [p for p in trained if p.ndim <= 1 and not config.decay_norm]
-    decayed = [p for p in trained if p.ndim > 1 or config.decay_norm]
-    groups = [(decayed, config.weight_decay), (free, 0.0)]
-    cuda = device.type == "cuda"
-    optimizer = torch.optim.SGD(
-        [{"params": part, "weight_decay": decay} for part, decay in groups if part],
-        lr=torch.tensor(config.lr, device=device) if cuda else config.lr,  # a graph reads a tensor
-        momentum=config.momentum,
-        nesterov=config.nesterov,
-        fused=cuda,  # one launch for all weights
-    )
-    if config.momentum:  # zero is what SGD would start from; so every state has the same names
-        for parameter in trained:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer
 
 
 def _add_up(gradients: list[Tensor]) -> None:
