@@ -74,7 +74,7 @@ class Sgd:
                 sgd(
                     list[Tensor](moved),
                     gradients,
-                    [self.momentum.get(p) for p in moved],
+                    [self.momentum[p] for p in moved if p in self.momentum],
                     fused=self._fused,
                     weight_decay=decay,
                     momentum=self.config.momentum,
