@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -188,8 +189,6 @@ def test_which_trainings_take_it(
 ) -> None:
     """The choice alone: what a device would be asked is answered here."""
     pytest.importorskip("triton")
-    from dataclasses import replace
-
     from deepaa import narrow_conv, train_step
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))

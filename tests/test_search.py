@@ -340,8 +340,8 @@ def test_chunks_change_nothing() -> None:
         ({"chains": 2000}, r"chains should be in 0\.\.1000"),
         ({"chains": 11}, "chains should be even, or halves=false; got 11"),
         ({"average": 1.1}, r"average should be in 0\.\.1, got 1.1"),
-        ({"simplify": -1.0}, "simplify should be in 0..1, got -1"),
-        ({"simplify": 1.5}, "simplify should be in 0..1, got 1.5"),
+        ({"simplify": -1.0}, r"simplify should be in 0\.\.1, got -1"),
+        ({"simplify": 1.5}, r"simplify should be in 0\.\.1, got 1\.5"),
         ({"deviation_memory": 1.0}, "deviation_memory should be at least 0 and below 1, got 1"),
         ({"learning_rate": 0.0}, "learning_rate should be positive"),
     ],
@@ -574,8 +574,12 @@ def test_a_layer_is_its_leading_operation_if_that_brings_enough(
     config = dataclasses.replace(DECIDED, simplify=simplify)
     search = Search(trained(), planted(row_of("rotate", 30.0)), CIFAR, config)
     search.load_state(decided())  # where the setting begins to matter
+    started = search.passes
     [last] = list(search)
     assert isinstance(last, LayerRecord)
+    measured = 3 if simplify else 2  # the layer, DeepTA, and the leading operation alone: forecast
+    once = config.heldout * (config.validation + config.chains)
+    assert search.passes - started == measured * once
     assert (search.found[0] > 0).all()  # the first layer is always kept as it was found
     assert search.converged  # so that the last step counts
     found, kept = search.probabilities / search.probabilities.sum(), search.found[1]

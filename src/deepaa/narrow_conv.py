@@ -47,7 +47,7 @@ TILES: Mapping[int, Tiles] = {
     64: Tiles(Tile(8, 4, 3), Tile(8, 4, 3, parts=44)),
     128: Tiles(Tile(8, 4, 3), None),
 }
-"""By channels. The fastest of some hundreds on an H200, for 128 images of 32, 16 and 8 pixels a
+"""By channels. The fastest of 16 to 150 each on an H200, for 128 images of 32, 16 and 8 pixels a
 side: the shapes of WRN-40-2."""
 WIDTH, ROW = 8, 1024
 """Least pixels in a row that make a matrix product, and most numbers that were measured: of more, a

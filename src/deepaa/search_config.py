@@ -107,10 +107,7 @@ class SearchConfig:
                 raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
         if self.halvings < 0:
             raise ValueError(f"halvings should be 0 or more, got {self.halvings}")
-        for name in (
-            *("converged", "penalty", "penalty_first_layer"),
-            *("identity_logit", "epsilon"),
-        ):
+        for name in ("converged", "penalty", "penalty_first_layer", "identity_logit", "epsilon"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} should be 0 or more, got {getattr(self, name)}")
         if self.deviation_draws is not None and self.deviation_draws < 1:

@@ -60,14 +60,10 @@ class Step:
             total: Images of the batch over all processes; the losses of the processes add up to
                 the mean over them.
         """
-        self.set_rate(rate)
+        self.optimizer.set_rate(rate)
         if self.config.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
         return self.run(images, labels, total)
-
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the next run, without waiting for the device."""
-        self.optimizer.set_rate(rate)
 
     def run(self, images: Tensor, labels: Tensor, total: int) -> Tensor:
         """A step at the learning rate that is set."""
@@ -128,13 +124,13 @@ class RecordedStep:
         """As `Step`."""
         with torch.cuda.device(self.step.device):
             if self._graph is None and not self._failed:
-                self.step.set_rate(rate)
+                self.step.optimizer.set_rate(rate)
                 self._try_to_record(images, labels)
             if self._graph is None or images.shape != self._images.shape:
                 return self.step(images, labels, rate, total)
             self._images.copy_(images)
             self._labels.copy_(labels)
-            self.step.set_rate(rate)
+            self.step.optimizer.set_rate(rate)
             self._graph.replay()
             return self._outcome
 
@@ -195,8 +191,7 @@ def _narrow_convolutions(
 ) -> Callable[[], AbstractContextManager[None]]:
     """Inside what it gives, convolutions of few channels take the way of `narrow_conv`.
 
-    Only where it was measured to pay: in compiled networks, as casts and layouts cost more than it
-    gains otherwise.
+    Only where that was measured: in compiled networks with channels innermost.
     """
     asked = config.compile and config.channels_last and config.precision == "bfloat16"
     if asked and device.type == "cuda":
