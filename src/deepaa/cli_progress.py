@@ -168,11 +168,12 @@ def foretell(task: PolicySearch) -> None:
     from deepaa import distributed
     from deepaa.forecast import all_passes, memory_needed, seconds_per_pass
     from deepaa.models import frozen_copy
+    from deepaa.prepared import prepared
 
     if not distributed.is_main():
         return
-    frozen = frozen_copy(task.model)
     images, labels = task.data.images[:256].to(task.device), task.data.labels[:256].to(task.device)
+    frozen = prepared(frozen_copy(task.model), images[:1])
     each = seconds_per_pass(frozen, images, labels)
     passes = all_passes(task.config, len(task.space))
     counts = {name: len(part) for name, part in task.splits._asdict().items()}

@@ -61,7 +61,7 @@ def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int
     counted = [0]
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor):
+        if isinstance(output, Tensor) and not isinstance(module, nn.Identity):
             counted[0] += output.nbytes
 
     hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]

@@ -42,7 +42,7 @@ def losses(
     the outputs are brought back to at least float32 before the loss.
     """
     state = _state(model, params, dtype)
-    return _cross_entropy(functional_call(model, state, (_laid_out(images),)), labels)
+    return _cross_entropy(functional_call(model, state, (images,)), labels)
 
 
 def _state(model: nn.Module, params: Params, dtype: torch.dtype | None) -> Params:
@@ -55,11 +55,6 @@ def _cast(tensors: Params, dtype: torch.dtype | None) -> Params:
     if dtype is None:
         return tensors
     return {k: v.to(dtype) if v.is_floating_point() else v for k, v in tensors.items()}
-
-
-def _laid_out(images: Tensor) -> Tensor:
-    """As convolutions on CUDA prefer them."""
-    return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
 
 
 def _cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -130,7 +125,7 @@ def functions(
     def dual_slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
         assert steps is not None
         values = _state(model, params, dtype)
-        outputs, moves = dual.run(model, steps, values, _cast(direction, dtype), _laid_out(images))
+        outputs, moves = dual.run(model, steps, values, _cast(direction, dtype), images)
         # the slope of cross-entropy: the outputs' slopes under the softmax, less the label's
         wide = torch.promote_types(outputs.dtype, torch.float32)
         outputs, moves = outputs.to(wide), moves.to(wide)

@@ -25,6 +25,7 @@ from deepaa.layer_end import Measured, described, leader_of, measured, only, sim
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Chosen, Pools, SearchData
 from deepaa.policy import Layers, Policy
+from deepaa.prepared import prepared
 from deepaa.rewards import Rewards, Sampling, layer_scene, policy_scene, rewards_of
 from deepaa.scorer import Scorer
 from deepaa.search_config import SearchConfig, precision_on
@@ -55,13 +56,11 @@ class Search:
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
     ) -> None:
         """Check the model and the data; `model` is a frozen copy in eval mode on its device."""
-        self.model, self.data, self.config, self.space = model, data, config, space
+        self.data, self.config, self.space = data, config, space
         self.table = space.table
         if self.table.identity is None:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
-        if self.device.type == "cuda":
-            model.to(memory_format=torch.channels_last)
         self.precision = precision_on(self.device, config.precision)
         self.compiled = self.device.type == "cuda" if config.compile is None else config.compile
         self.chunk = config.chunk
@@ -76,6 +75,7 @@ class Search:
         few = slice(0, min(16, len(data.images)))
         images, labels = data.images[few].to(self.device), data.labels[few].to(self.device)
         check_model(model, images, labels, largest=int(data.labels.max()))
+        self.model = model = prepared(model, images)
         if self.precision == "bfloat16" and (problem := problem_in(model, images, labels)):
             if config.precision != "auto":
                 raise ValueError(f"the model does not run in bfloat16: {problem}")
@@ -139,7 +139,7 @@ class Search:
             chunk=self.chunk,
             dtype=torch.bfloat16 if self.precision == "bfloat16" else None,
             compiled=self.compiled,
-            dual=self.compiled and self.device.type == "cuda",
+            dual=self.compiled or self.device.type == "cpu",
         )
 
     def _bytes_per_image(self) -> int:
