@@ -16,8 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import torch
-import torch._dynamo  # forward mode loads it: so that forks need not
-from PIL import Image  # noqa: F401 - as above
+from PIL import Image  # noqa: F401 - so that forks need not
 
 from deepaa import checkpoint, cli, pipeline, sources  # noqa: F401 - as above
 from deepaa.report import preview, terminal  # noqa: F401 - as above

@@ -13,8 +13,10 @@ from torch.func import functional_call
 
 from deepaa.gradients import (
     Params,
+    check_forward_mode,
     check_model,
     cosine_and_direction,
+    dual_steps,
     functions,
     loss_slopes,
     mean_gradient,
@@ -252,6 +254,18 @@ class NoSlope(WrongSlope):
     jvp = torch.autograd.Function.jvp
 
 
+class Rounded(WrongSlope):
+    """Straight through: a step function with the gradient of a line."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return (x * 2).round()
+
+    @staticmethod
+    def jvp(ctx: object, tangent: Tensor) -> Tensor:
+        return tangent * 2
+
+
 class Custom(nn.Module):
     def __init__(self, function: type[torch.autograd.Function]) -> None:
         super().__init__()
@@ -266,8 +280,10 @@ def float_batch() -> tuple[Tensor, Tensor]:
 
 
 def test_a_good_model_passes() -> None:
-    check_model(Net().eval(), *float_batch())
-    check_model(Net().double().eval(), float_batch()[0].double(), float_batch()[1])
+    images, labels = float_batch()
+    for model, batch in ((Net(), images), (Net().double(), images.double())):
+        check_model(model.eval(), batch, labels)
+        check_forward_mode(model, batch, labels)
 
 
 @pytest.mark.parametrize(
@@ -275,8 +291,6 @@ def test_a_good_model_passes() -> None:
     [
         (Net().train(), r"layer 'norm' \(BatchNorm2d\) is in training mode and mixes images"),
         (nn.Sequential(Net().eval(), nn.Dropout(0.5).train()), r"'1' \(Dropout\).*random"),
-        (Custom(WrongSlope).eval(), r"off by \d+ % from finite differences"),
-        (Custom(NoSlope).eval(), "no forward-mode derivative"),
         (nn.Sequential(Net().eval(), nn.Unflatten(1, (1, 5))), r"gives \(12, 1, 5\)"),
         (nn.Sequential(nn.Flatten(), nn.Linear(243, 3)).eval(), "model has 3 outputs"),
     ],
@@ -284,6 +298,25 @@ def test_a_good_model_passes() -> None:
 def test_models_that_would_give_wrong_rewards(model: nn.Module, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_model(model, *float_batch())
+
+
+@pytest.mark.parametrize(
+    ("function", "message", "followed"),
+    [
+        (WrongSlope, r"off by \d+ % from finite differences", True),
+        (NoSlope, "no forward-mode derivative", True),
+        (Rounded, r"off by \d+ % from finite differences", False),
+    ],
+)
+def test_a_layer_with_a_derivative_of_its_own(
+    function: type[torch.autograd.Function], message: str, followed: bool
+) -> None:
+    """Dual numbers see what it computes; its own rules matter where these are asked."""
+    model = Custom(function).eval()
+    check_model(model, *float_batch())
+    assert (dual_steps(model, *float_batch()) is not None) == followed
+    with pytest.raises(ValueError, match=message):
+        check_forward_mode(model, *float_batch())
 
 
 def test_a_compiled_model_is_refused() -> None:

@@ -8,8 +8,11 @@ GPU. The sum of the two slopes then also happens before rounding, inside the con
 
 from __future__ import annotations
 
+import importlib
 import operator
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +22,24 @@ from torch.func import functional_call, jvp
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Named = Mapping[str, Tensor]
+
+
+@cache
+def load_forward_mode() -> None:
+    """Import torch's rules of forward mode without the warning they give about torch's own code.
+
+    They come with torch's compiler, which takes two seconds.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*torch.jit.script", category=FutureWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+
+def forward_mode(call: Callable[..., Any], at: tuple[Any, ...], along: tuple[Any, ...]) -> Any:
+    """`torch.func.jvp`; compiled code needs its rules loaded before."""
+    if not torch.compiler.is_compiling():
+        load_forward_mode()
+    return jvp(call, at, along)
 
 
 class Dual(NamedTuple):
@@ -237,7 +258,10 @@ def _with_weights(
 _ADDITIONS = (operator.add, torch.add)
 _RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
 _LINEAR_MODULES = (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Identity)
-_LINEAR = (torch.flatten, Tensor.flatten, F.avg_pool2d, F.adaptive_avg_pool2d)
+_LINEAR = (
+    *(torch.flatten, Tensor.flatten, torch.mean, Tensor.mean),
+    *(F.avg_pool2d, F.adaptive_avg_pool2d),
+)
 _SHAPES = (getattr, Tensor.size, Tensor.dim)
 """What they give does not move."""
 
@@ -274,7 +298,7 @@ def _function(
         value = at(*values)
         # slopes where the value is above 0, and 0 elsewhere: in one walk, as `where` is not
         return Dual(value, torch.ops.aten.threshold_backward(slopes[0], value, 0))
-    return _paired(*jvp(at, values, slopes))
+    return _paired(*forward_mode(at, values, slopes))
 
 
 def _paired(values: Any, slopes: Any) -> Any:

@@ -92,9 +92,9 @@ def folded(model: nn.Module) -> nn.Module:
     calls = Counter(node.target for node in graph.nodes if node.op == "call_module")
     for node in graph.nodes:
         before = node.args[0] if node.op == "call_module" and node.args else None
-        if not isinstance(before, fx.Node) or len(before.users) > 1:
+        if not isinstance(before, fx.Node) or before.op != "call_module":
             continue
-        if calls[node.target] == 1 and calls[before.target] == 1:
+        if len(before.users) == calls[before.target] == calls[node.target] == 1:
             _fold(model, str(before.target), str(node.target))
     return model
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.ascent import Ascent
-from deepaa.gradients import check_model, dual_steps, problem_in
+from deepaa.gradients import check_forward_mode, check_model, dual_steps, problem_in
 from deepaa.keys import hash_int
 from deepaa.layer_end import Measured, described, leader_of, measured, only, simplest
 from deepaa.ops.plan import to_device
@@ -82,7 +82,10 @@ class Search:
             log.warning("the model does not run in bfloat16, float32 serves: %s", problem)
             self.precision = "float32"
         how = self._sampling()
-        self._scorer = Scorer(model, how, dual_steps(model, images, labels) if how.dual else None)
+        steps = dual_steps(model, images, labels) if how.dual else None
+        if steps is None:
+            check_forward_mode(model, images, labels)
+        self._scorer = Scorer(model, how, steps)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.step, self.passes, self.skipped = 1, 0, 0, 0
         self.done = False
