@@ -22,7 +22,7 @@ LAYERS = [
     ["ops"],
     ["shake"],
     ["stages", "samples", "own_operations", "image_files", "gradients", "models"],
-    ["stack", "prepared"],
+    ["stack", "prepared", "model_checks"],
     ["arrays"],
     ["data", "folder", "splits", "torchvision_source"],
     ["scan"],

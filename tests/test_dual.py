@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepaa import dual
-from deepaa.gradients import check_model, dual_steps, functions, weights_of
+from deepaa.gradients import functions, weights_of
+from deepaa.model_checks import check_model, dual_steps
 from deepaa.models import build_model, frozen_copy
 from deepaa.pairs import Pairs
 from deepaa.policy import Policy

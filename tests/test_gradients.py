@@ -13,15 +13,13 @@ from torch.func import functional_call
 
 from deepaa.gradients import (
     Params,
-    check_forward_mode,
-    check_model,
     cosine_and_direction,
-    dual_steps,
     functions,
     loss_slopes,
     mean_gradient,
     weights_of,
 )
+from deepaa.model_checks import check_forward_mode, check_model, dual_steps
 
 N, CLASSES = 12, 5
 

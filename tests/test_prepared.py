@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deepaa.gradients import dual_steps, even_weights, functions, mean_gradient, weights_of
+from deepaa.gradients import even_weights, functions, mean_gradient, weights_of
+from deepaa.model_checks import check_forward_mode, check_model, dual_steps
 from deepaa.models import ScaleShift, build_model, frozen_copy
 from deepaa.prepared import ScaledConv2d, folded, prepared
 
@@ -34,6 +35,27 @@ class Branches(nn.Module):
         x = self.norms[4](seen) + seen
         x = self.norms[5](self.watched(x)).relu()
         return self.out(self.norms[6](self.transposed(x)).mean((2, 3)))
+
+
+class Twice(nn.Module):
+    """Layers under two names, or in a list that is no module, and one tensor in two layers."""
+
+    def __init__(self, listed: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, 2, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.stem = nn.Sequential(self.first, self.norm, nn.ReLU())
+        self.second, self.third = nn.Conv2d(6, 6, 3, bias=False), nn.Conv2d(6, 6, 3, bias=False)
+        self.third.weight = self.second.weight
+        self.fourth, self.behind = nn.Conv2d(6, 6, 3, bias=False), nn.BatchNorm2d(6)
+        self.listed = [(self.fourth, self.behind)] if listed else []
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.third(self.second(self.stem(x.float() / 255)).relu())
+        for conv, norm in self.listed or ((self.fourth, self.behind),):
+            x = norm(conv(x))
+        return self.out(x.mean((2, 3)))
 
 
 class Rows(nn.Module):
@@ -89,7 +111,7 @@ def made(name: str) -> nn.Module:
 def test_the_same_outputs_gradients_and_slopes(name: str, inside: int, outside: int) -> None:
     model = frozen(made(name))
     images, labels = images_and_labels()
-    fast = prepared(model, images)
+    fast = prepared(model, images, labels)
     kinds = [type(module) for module in fast.modules()]
     assert (kinds.count(ScaledConv2d), kinds.count(ScaleShift)) == (inside, outside)
     assert not any(isinstance(module, ScaledConv2d) for module in model.modules())
@@ -119,16 +141,16 @@ def test_the_same_outputs_gradients_and_slopes(name: str, inside: int, outside: 
 @pytest.mark.parametrize("name", ["small", "resnet18", "rows"])
 def test_dual_numbers_go_through_what_is_folded(name: str) -> None:
     images, labels = images_and_labels()
-    fast = prepared(frozen_copy(made(name)), images)
+    fast = prepared(frozen_copy(made(name)), images, labels)
     assert dual_steps(fast, images, labels) is not None
 
 
 def test_pixels_stay_in_order_for_a_model_that_needs_it() -> None:
-    images, _ = images_and_labels()
-    rows = prepared(frozen_copy(Rows()), images)
+    images, labels = images_and_labels()
+    rows = prepared(frozen_copy(Rows()), images, labels)
     assert isinstance(rows, Rows)
     assert rows.conv.weight.is_contiguous()
-    small = prepared(frozen_copy(build_model("small", 4)), images)
+    small = prepared(frozen_copy(build_model("small", 4)), images, labels)
     convs = [m for m in small.modules() if isinstance(m, nn.Conv2d)]
     assert all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in convs)
 
@@ -144,3 +166,39 @@ def test_a_model_that_cannot_be_followed_stays() -> None:
     assert isinstance(kept.get_submodule("norm"), ScaleShift)
     with torch.no_grad():
         assert torch.equal(kept(images), model(images))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_layers_of_two_names(listed: bool) -> None:
+    """They are swapped once and put back; one that is called by another name keeps its norm."""
+    images, labels = images_and_labels()
+    model = frozen_copy(Twice(listed))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_model(model, images, labels)
+    fast = prepared(model, images, labels)
+    assert (dual_steps(fast, images, labels) is None) == listed
+    check_forward_mode(fast, images, labels)
+    found = mean_gradient(fast, images, labels, even_weights(images))
+    own = dict(model.named_parameters())
+    loss = nn.functional.cross_entropy(model(images), labels)
+    slow = torch.autograd.grad(loss, list(own.values()))
+    for one, other in zip(found.values(), slow, strict=True):
+        assert (one - other).norm() < 1e-4 * other.norm()
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_parameter_of_five_dimensions() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.out = nn.Conv3d(1, 4, 3), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.conv(x[:, None] / 255).mean((2, 3, 4)))
+
+    images, labels = images_and_labels()
+    model = frozen_copy(Deep())
+    with torch.no_grad():
+        fast = prepared(model, images, labels)
+        assert (fast(images) - model(images)).norm() < 1e-4

@@ -172,15 +172,16 @@ def foretell(task: PolicySearch) -> None:
 
     if not distributed.is_main():
         return
+    task.check_model()
     images, labels = task.data.images[:256].to(task.device), task.data.labels[:256].to(task.device)
-    frozen = prepared(frozen_copy(task.model), images[:1])
+    frozen = prepared(frozen_copy(task.model), images[:2], labels[:2])
     each = seconds_per_pass(frozen, images, labels)
     passes = all_passes(task.config, len(task.space))
     counts = {name: len(part) for name, part in task.splits._asdict().items()}
     training = counts["pretrain"] * task.proxy.train.epochs if task.pretrains else 0
     shape = " x ".join(map(str, task.data.images.shape[1:]))
     weights = sum(p.numel() for p in task.model.parameters())
-    memory = memory_needed(task.config, frozen, images)
+    memory = memory_needed(task.config, frozen, images, len(task.space))
     lines = {
         "data": f"{task.data.name}: {len(task.data.labels):,} images of {shape}, "
         f"{len(task.data.class_names)} classes",

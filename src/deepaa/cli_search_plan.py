@@ -47,7 +47,7 @@ class Plan:
         from deepaa.pipeline import PolicySearch, StopAskedError, open_run
         from deepaa.signals import StopRequest
 
-        images = self._images("train", download)
+        images = self._images(download)
         self._settle(images)
         work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
         source = dict(self.source)
@@ -113,34 +113,29 @@ class Plan:
                 "crop by 4); --preset imagenet is made for large images"
             )
 
-    def _images(self, split: str, download: bool) -> LabelledImages:
+    def _reading(self) -> dict[str, Any]:
+        return {name: self.source[name] for name in ("size", "root", "on_bad_image")}
+
+    def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed
         from deepaa.sources import load_dataset
 
         if download and not distributed.is_main():
             distributed.barrier()  # one process fetches, the others find it
-        found = load_dataset(
-            self.source["data"],
-            split=split,
-            size=self.source["size"],
-            root=self.source["root"],
-            download=download,
-            on_bad_image=self.source["on_bad_image"],
-        )
+        where = self.source["data"]
+        found = load_dataset(where, split="train", download=download, **self._reading())
         if download and distributed.is_main():
             distributed.barrier()
         return found
 
     def _verify(self, task: PolicySearch, stop: Callable[[], bool]) -> None:
         from deepaa import distributed
+        from deepaa.test_sets import official_test
         from deepaa.verify import compare, fresh_model, trial_of
 
         if not distributed.is_main():
             return
-        try:
-            test = self._images("test", False)  # what is fetched has all parts
-        except ValueError:  # most folders have no test part
-            test = None
+        test = official_test(self.source["data"], self._reading())
 
         def make() -> nn.Module:
             return fresh_model(task, self.source["model"])

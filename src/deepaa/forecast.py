@@ -56,8 +56,12 @@ def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float
         count *= 4
 
 
-def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int:
-    """Bytes that a pass through the network takes at once: weights, images and activations."""
+def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
+    """Bytes that a pass through the network takes at once: weights, images and activations.
+
+    Args:
+        rows: The transformations of the space.
+    """
     counted = [0]
 
     def count(module: nn.Module, inputs: object, output: object) -> None:
@@ -73,4 +77,5 @@ def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor) -> int
             hook.remove()
     weights = sum(p.nbytes for p in model.parameters())
     # values and their tangents, or their gradients; weights, v, two of g and the direction
-    return 5 * weights + config.chunk * (2 * counted[0] + images[0].nbytes)
+    most = max(config.validation, config.chains or 0, config.prefixes * rows, rows)
+    return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)

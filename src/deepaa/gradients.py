@@ -7,15 +7,15 @@ forward mode gives it for a whole batch: no gradient per image is ever stored.
 
 from __future__ import annotations
 
-import copy
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from deepaa import dual
 
@@ -30,22 +30,77 @@ def weights_of(model: nn.Module) -> Params:
     return found
 
 
+Places = Mapping[str, str] | None
+"""Where a module holds a tensor, and the tensor's first name; None: each has one place."""
+
+
+def places_of(model: nn.Module) -> Places:
+    """Every place of every tensor, of a model with layers or tensors under several names.
+
+    `functional_call` puts a layer of two names aside twice, and back once.
+    """
+    named: list[tuple[str, Tensor]] = [*model.named_parameters(remove_duplicate=False)]
+    named += model.named_buffers(remove_duplicate=False)
+    if len({id(tensor) for _, tensor in named}) == len(named):
+        return None
+    first: dict[int, str] = {}
+    for name, tensor in named:
+        first.setdefault(id(tensor), name)
+    found = {}
+    for place, module in model.named_modules():  # each once
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, tensor in own:
+            found[f"{place}.{name}" if place else name] = first[id(tensor)]
+    return found
+
+
 def losses(
-    model: nn.Module, params: Params, images: Tensor, labels: Tensor, dtype: torch.dtype | None
+    model: nn.Module,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    dtype: torch.dtype | None,
+    places: Places,
 ) -> Tensor:
     """Cross-entropy of each image, (N,), with the model's layers computed in `dtype`.
 
     No autocast: forward-mode derivatives do not go through it. The weights are cast instead, and
     the outputs are brought back to at least float32 before the loss.
     """
-    state = _state(model, params, dtype)
-    return _cross_entropy(functional_call(model, state, (images,)), labels)
+    state = _placed(_state(model, params, dtype), places)
+    with _plain_attention():
+        outputs = functional_call(model, state, (images,), tie_weights=False)
+    return _cross_entropy(outputs, labels)
+
+
+def _plain_attention() -> AbstractContextManager[None]:
+    """Attention by products of matrices inside: fused kernels have no forward mode."""
+    if torch.compiler.is_compiling():  # which is around compiled code already
+        return nullcontext()
+    return _without_fused_attention()
+
+
+@contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 def _state(model: nn.Module, params: Params, dtype: torch.dtype | None) -> Params:
     """All tensors of the model, `params` in the place of its own."""
     rest = {name: p.detach() for name, p in model.named_parameters() if name not in params}
     return _cast({**dict(model.named_buffers()), **rest, **params}, dtype)
+
+
+def _placed(tensors: Params, places: Places) -> Params:
+    if places is None:
+        return tensors
+    return {place: tensors[name] for place, name in places.items() if name in tensors}
 
 
 def _cast(tensors: Params, dtype: torch.dtype | None) -> Params:
@@ -85,10 +140,11 @@ def functions(
     Args:
         steps: The network as `dual.trace` sees it: slopes then come from dual numbers.
     """
+    places = places_of(model)
 
     def gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
         def total(p: Params) -> Tensor:
-            return (losses(model, p, images, labels, dtype) * weights).sum()
+            return (losses(model, p, images, labels, dtype, places) * weights).sum()
 
         found: Params = grad(total)(params)
         return found
@@ -97,7 +153,7 @@ def functions(
         # torch.func.grad would load the compiler, which takes longer than a short search's start
         with torch.enable_grad():
             own = {name: p.detach().requires_grad_() for name, p in params.items()}
-            total = (losses(model, own, images, labels, dtype) * weights).sum()
+            total = (losses(model, own, images, labels, dtype, places) * weights).sum()
             parts = torch.autograd.grad(
                 total, list(own.values()), allow_unused=True, materialize_grads=True
             )
@@ -105,15 +161,17 @@ def functions(
 
     def slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
         def each(p: Params) -> Tensor:
-            return losses(model, p, images, labels, dtype)
+            return losses(model, p, images, labels, dtype, places)
 
         found: Tensor = dual.forward_mode(each, (params,), (direction,))[1]
         return found
 
     def dual_slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
         assert steps is not None
-        values = _state(model, params, dtype)
-        outputs, moves = dual.run(model, steps, values, _cast(direction, dtype), images)
+        values = _placed(_state(model, params, dtype), places)
+        moving = _placed(_cast(direction, dtype), places)
+        with _plain_attention():
+            outputs, moves = dual.run(model, steps, values, moving, images)
         # the slope of cross-entropy: the outputs' slopes under the softmax, less the label's
         wide = torch.promote_types(outputs.dtype, torch.float32)
         outputs, moves = outputs.to(wide), moves.to(wide)
@@ -130,11 +188,13 @@ def functions(
 
     def any_gradient(params: Params, images: Tensor, labels: Tensor, weights: Tensor) -> Params:
         _of_any_size(images, labels, weights)
-        return fast_gradient(params, images, labels, weights)
+        with _without_fused_attention():
+            return fast_gradient(params, images, labels, weights)
 
     def any_slopes(params: Params, direction: Params, images: Tensor, labels: Tensor) -> Tensor:
         _of_any_size(images, labels)
-        return fast_slopes(params, direction, images, labels)
+        with _without_fused_attention():
+            return fast_slopes(params, direction, images, labels)
 
     return Functions(any_gradient, any_slopes)
 
@@ -175,7 +235,7 @@ def mean_gradient(
     return total or {name: torch.zeros_like(p) for name, p in params.items()}
 
 
-def _flat(params: Params) -> Tensor:
+def flattened(params: Params) -> Tensor:
     """All numbers in float64, one after the other: a network has millions of small terms."""
     return torch.cat([p.reshape(-1) for p in params.values()]).double()
 
@@ -198,8 +258,8 @@ def cosine_and_direction(
         gradient: g, or an estimate of it, a.
         other: Another estimate from other draws, b.
     """
-    v, a = _flat(target), _flat({name: gradient[name] for name in target})
-    b = a if other is None else _flat({name: other[name] for name in target})
+    v, a = flattened(target), flattened({name: gradient[name] for name in target})
+    b = a if other is None else flattened({name: other[name] for name in target})
     v2, (m, d, share, g2) = v @ v, _joined(a, b)
     empty = (g2 <= 0) | (v2 <= 0)
     length, v_length = (torch.where(empty, 1.0, square).sqrt() for square in (g2, v2))
@@ -246,139 +306,3 @@ def loss_slopes(
             for part in _chunks(len(images), chunk)
         ]
     return torch.cat(slopes) if slopes else torch.zeros(0, device=images.device)
-
-
-def dual_steps(model: nn.Module, images: Tensor, labels: Tensor) -> list[dual.Step] | None:
-    """The network for dual numbers, if these give the slopes that finite differences give.
-
-    What they agree on needs torch's forward mode no more, nor the seconds that loading it takes.
-    """
-    steps = dual.trace(model)
-    if steps is None:
-        return None
-    try:
-        wide = copy.deepcopy(model).double()  # where two right ways agree to many digits
-        generator = torch.Generator().manual_seed(0)
-        direction = {
-            name: (p.norm() / math.sqrt(p.numel())).cpu() * _normal(p, generator)
-            for name, p in weights_of(wide).items()
-        }
-        off = _slope_error(wide, images, labels, direction, TINY_STEP, steps)
-    except Exception:  # a layer that is not what it seemed, or insists on float32
-        return None
-    return steps if off < 1e-5 else None
-
-
-def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype)
-
-
-def problem_in(model: nn.Module, images: Tensor, labels: Tensor) -> str | None:
-    """Why the model does not run in bfloat16; None if it does."""
-    try:
-        with torch.no_grad():
-            losses(model, weights_of(model), images, labels, torch.bfloat16)
-    except (RuntimeError, TypeError) as error:
-        return str(error).splitlines()[0]
-    return None
-
-
-TINY_STEP = 1e-7
-"""Of finite differences in float64: there it is both exact and clear of rounding."""
-
-
-def check_model(
-    model: nn.Module, images: Tensor, labels: Tensor, largest: int | None = None
-) -> None:
-    """Refuse a model whose rewards would be wrong, with the reason.
-
-    Layers that mix images or draw numbers have no gradient per image.
-
-    Args:
-        largest: The largest label of all data, of which `labels` are a part.
-    """
-    if hasattr(model, "_orig_mod"):
-        raise ValueError("the model is compiled; pass the original (model._orig_mod)")
-    for name, module in model.named_modules():
-        where = f"layer {name!r} ({type(module).__name__})"
-        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f"{where} is in training mode and mixes images: call model.eval()")
-        if module.training and isinstance(module, nn.modules.dropout._DropoutNd):
-            raise ValueError(f"{where} is in training mode and random: call model.eval()")
-    outputs = model(images)
-    if outputs.ndim != 2 or len(outputs) != len(images):
-        raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
-    largest = max(int(labels.max()), largest or 0)
-    if largest >= outputs.shape[1] or int(labels.min()) < 0:
-        raise ValueError(
-            f"labels run from {int(labels.min())} to {largest}, but the model has "
-            f"{outputs.shape[1]} outputs"
-        )
-    with torch.no_grad():
-        again, alone = model(images), model(images[:1])
-    size = outputs.norm()
-    if not bool((again - outputs).norm() <= 1e-3 * size):
-        raise ValueError("the model gives other outputs when asked again: a layer is random")
-    if not bool((alone - outputs[:1]).norm() <= 1e-2 * size):
-        raise ValueError("the model's output for an image depends on the other images of a batch")
-    gradient = _flat(mean_gradient(model, images, labels, even_weights(images)))
-    if not bool(torch.isfinite(gradient).all()):
-        raise ValueError("the model's gradient is not finite")
-    if not bool(gradient.any()):
-        raise ValueError("the model's gradient is zero: is it trained, and are its weights free?")
-
-
-def check_forward_mode(model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    """Refuse a model whose forward-mode derivative is missing or not that of finite differences."""
-    off = math.nan
-    gradient = mean_gradient(model, images, labels, even_weights(images))
-    try:
-        wide = copy.deepcopy(model).double()
-        direction = {name: g.double() for name, g in gradient.items()}
-        off = _slope_error(wide, images, labels, direction, TINY_STEP)
-    except (RuntimeError, NotImplementedError) as error:
-        if "forward" in str(error).lower() or "jvp" in str(error).lower():
-            raise ValueError(f"the model has no forward-mode derivative: {error}") from error
-    if math.isnan(off):  # a model that insists on float32
-        off = _slope_error(model, images, labels, gradient, 1e-3)
-    if not off < 0.05:
-        raise ValueError(
-            f"the model's forward-mode derivative is off by {100 * off:.0f} % from finite "
-            "differences or from the gradient; a layer with its own jvp or backward, or one that "
-            "is random, may be the cause"
-        )
-
-
-def _slope_error(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    direction: Params,
-    relative: float,
-    steps: Sequence[dual.Step] | None = None,
-) -> float:
-    """How far slopes are from central differences, or their mean from the gradient, relatively.
-
-    The median of the images: where a rectifier turns within the step, a difference is no slope. A
-    gradient that is another has a layer with a backward pass of its own, such as one that rounds.
-    """
-    params = weights_of(model)
-    images = images.to(next(iter(params.values())).dtype) if images.is_floating_point() else images
-    norm = _flat(direction).norm()
-    direction = {name: (d / norm).to(params[name]) for name, d in direction.items()}
-    passes = functions(model, steps=steps)
-    slopes = loss_slopes(model, images, labels, direction, passes=passes)
-    step = relative * max(1.0, _flat(params).norm().item())
-    with torch.no_grad():
-        there = [
-            losses(
-                model, {k: p + s * direction[k] for k, p in params.items()}, images, labels, None
-            )
-            for s in (step, -step)
-        ]
-    difference = (there[0] - there[1]) / (2 * step)
-    off = (slopes - difference).abs().median() / difference.abs().mean().clamp(min=1e-12)
-    gradient = mean_gradient(model, images, labels, even_weights(images))
-    along = torch.dot(_flat(gradient), _flat(direction))
-    apart = (slopes.mean() - along).abs() / torch.maximum(along.abs(), slopes.abs().mean())
-    return max(float(off), float(apart))

@@ -24,6 +24,7 @@ __all__ = [
     "ScaleShift",
     "build_model",
     "channel_statistics",
+    "copied",
     "frozen_copy",
     "model_names",
     "unwrapped",
@@ -322,6 +323,18 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return inner
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy, also of a model that keeps its activations, which torch refuses to copy."""
+    model = unwrapped(model)
+    kept = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, kept)
+
+
 def frozen_copy(model: nn.Module) -> nn.Module:
     """A copy in eval mode whose batch norm is a plain scale and shift and whose dropout is gone.
 
@@ -329,7 +342,7 @@ def frozen_copy(model: nn.Module) -> nn.Module:
     left among its parameters. Layers that would mix the images of a batch or stay random are
     refused by name. Wrappers of `torch.compile` are taken off.
     """
-    frozen = _frozen(copy.deepcopy(unwrapped(model)).eval(), "", {})
+    frozen = _frozen(copied(model).eval(), "", {})
     for name, module in frozen.named_modules():
         if module.training:
             raise ValueError(f"{_place(name, module)} stays in train mode after eval()")

@@ -91,6 +91,10 @@ def _load_weights(model: nn.Module, path: Path) -> None:
         state = load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"--weights {path}: not a safetensors file ({error})") from error
+    # a library's own file of a named network, around which ours normalises
+    inner = model.get_submodule("network") if "network" in dict(model.named_children()) else None
+    if inner is not None and state.keys() == inner.state_dict().keys():
+        model = inner
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

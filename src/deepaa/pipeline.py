@@ -6,7 +6,6 @@ its newest checkpoint; on CPU it then ends with the same policy, bit for bit.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,8 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.gate import DROPPED_IDENTITY
-from deepaa.models import build_model, channel_statistics, frozen_copy, unwrapped
+from deepaa.model_checks import check_untrained
+from deepaa.models import build_model, channel_statistics, copied, frozen_copy
 from deepaa.own_model import is_own, load_model, state_hash
 from deepaa.pairs import SearchData
 from deepaa.policy import Policy
@@ -82,7 +82,7 @@ class PolicySearch:
         )
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
-        own = self._new_model() if model is None else copy.deepcopy(unwrapped(model))
+        own = self._new_model() if model is None else copied(model)
         self.model = own.to(self.device)
         self.search: Search | None = None
         self.stopped = False
@@ -97,8 +97,9 @@ class PolicySearch:
         if is_own(name):
             return load_model(name, self.data, self.config.seed)
         mean, std = channel_statistics(self.data.images[self.splits.pretrain])
-        classes = len(self.data.class_names)
-        return build_model(name, classes, mean=mean, std=std, seed=self.config.seed)
+        classes, channels = len(self.data.class_names), self.data.images.shape[1]
+        seed = self.config.seed
+        return build_model(name, classes, mean=mean, std=std, channels=channels, seed=seed)
 
     def _record_setting(self) -> None:
         if self.run is None:
@@ -131,12 +132,21 @@ class PolicySearch:
             info[DROPPED_IDENTITY] = f"{share:.4f}"
         return Policy(found.table, found.phases[0].stages, info=info)
 
+    def check_model(self) -> None:
+        """Refuse a network that cannot be searched with, before it is trained for it."""
+        frozen = frozen_copy(self.model).to(self.device)
+        few = self.splits.search[:2]
+        images, labels = self.data.images[few], self.data.labels[few]
+        largest = int(self.data.labels.max())
+        check_untrained(frozen, images.to(self.device), labels.to(self.device), largest)
+
     # Running
 
     def __iter__(self) -> Iterator[Record]:
         """Pre-train, search and write the policy; records as they come."""
         try:
             if self._phase == "pretrain":
+                self.check_model()
                 yield from self._pretrain()
                 self._phase = "search"
             yield from self._search()
@@ -278,8 +288,8 @@ def as_images(data: object) -> LabelledImages:
 
 def find_policy(
     data: object = None,
-    *,
     model: nn.Module | None = None,
+    *,
     pretrain: bool = False,
     space: Space | None = None,
     preset: str | None = None,

@@ -269,8 +269,8 @@ def _is_left_over(name: str) -> bool:
 
 
 def _settled(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as the folder has them; writes them if it has none."""
-    if not (folder / CONFIG).exists():
+    """The settings as the folder has them; writes them if it has none, or nothing was done yet."""
+    if not (folder / CONFIG).exists() or not _has_work(folder):
         document = {"format": FORMAT, "sha256": config_hash(settings), "settings": settings}
         write_json(folder / CONFIG, document)
         return settings
@@ -284,6 +284,12 @@ def _settled(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         raise RunError(f"{folder}: holds a run with other settings:{listed}")
     _LOGGER.info("%s: going on with the run that is there", folder)
     return known
+
+
+def _has_work(folder: Path) -> bool:
+    """Whether a run got so far that its settings matter: not if it was refused at its start."""
+    history = folder / HISTORY
+    return any(folder.glob("manifest*")) or (history.exists() and history.stat().st_size > 0)
 
 
 def _differences(known: object, now: object, name: str = "") -> Iterator[str]:

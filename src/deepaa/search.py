@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.ascent import Ascent
-from deepaa.gradients import check_forward_mode, check_model, dual_steps, problem_in
 from deepaa.keys import hash_int
 from deepaa.layer_end import Measured, described, leader_of, measured, only, simplest
+from deepaa.model_checks import check_forward_mode, check_model, dual_steps, problem_in
 from deepaa.ops.plan import to_device
 from deepaa.pairs import Chosen, Pools, SearchData
 from deepaa.policy import Layers, Policy
@@ -75,7 +75,7 @@ class Search:
         few = slice(0, min(16, len(data.images)))
         images, labels = data.images[few].to(self.device), data.labels[few].to(self.device)
         check_model(model, images, labels, largest=int(data.labels.max()))
-        self.model = model = prepared(model, images)
+        self.model = model = prepared(model, images, labels)
         if self.precision == "bfloat16" and (problem := problem_in(model, images, labels)):
             if config.precision != "auto":
                 raise ValueError(f"the model does not run in bfloat16: {problem}")

@@ -59,7 +59,7 @@ def train_and_test(
         found = _given(test, train, reading)
         return _checked(TrainTest(train, found, f"given: {found.name}"))
     if holdout is None:
-        official = _official(source, reading)
+        official = official_test(source, reading)
         if official is not None:
             return _checked(TrainTest(train, official, "the test part of the data set"))
         _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
@@ -84,8 +84,8 @@ def _part(data: LabelledImages, places: torch.Tensor) -> LabelledImages:
     return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
 
 
-def _official(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
-    """The source's own test part; None where it has none."""
+def official_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
+    """The source's own test part, read as `load_dataset` is told; None where it has none."""
     path = Path(source) if source is not None else None
     if path is not None and path.is_dir():
         names = ("test", *STANDS_FOR["test"])
@@ -113,7 +113,7 @@ def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledI
 
 def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -> LabelledImages:
     """Test images of another source, their labels counted as the training images' are."""
-    found = _official(source, reading) or load_dataset(source, split="train", **reading)
+    found = official_test(source, reading) or load_dataset(source, split="train", **reading)
     unknown = [name for name in found.class_names if name not in train.class_names]
     if unknown:
         listed = ", ".join(shown(name) for name in unknown[:10])

@@ -15,10 +15,12 @@ from deepaa.pipeline import (
     PolicySearch,
     StopAskedError,
     default_augmentation,
+    is_large,
     proxy_name,
 )
 from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
+from deepaa.space import CIFAR, IMAGENET
 from deepaa.train import TrainConfig, Training, evaluate
 
 
@@ -44,11 +46,12 @@ class Trial(NamedTuple):
 
 def contestants(task: PolicySearch) -> dict[str, Policy]:
     """The found policy, crop and flip, and TrivialAugment followed by crop and flip."""
-    usual = default_augmentation(task.space, ("crop", "resized_crop", "flip"))
+    whole = IMAGENET if is_large(task.data.images) else CIFAR  # whatever the search chose from
+    usual = default_augmentation(whole, ("crop", "resized_crop", "flip"))
     return {
         "found policy": task.policy,
         "crop and flip": usual,
-        "TrivialAugment": Policy.trivial(task.space, 1).then(usual),
+        "TrivialAugment": Policy.trivial(whole, 1).then(usual),
     }
 
 
