@@ -34,6 +34,22 @@ def test_networks_are_timed_and_written(tmp_path: Path) -> None:
     assert all(len(row) == len(table.columns) for row in table.rows)
 
 
+def test_what_was_measured_stays_when_the_next_fails(tmp_path: Path) -> None:
+    path = tmp_path / "train.json"
+    said = []
+    with pytest.raises(ValueError, match="no model 'smal'"):
+        main_train(
+            **{**TINY, "models": ["small", "smal"]}, device="cpu", out=path, progress=said.append
+        )
+    assert [t["network"] for t in json.loads(path.read_text())["times"]] == ["small"]
+    assert [t.network for t in said] == ["small"]
+
+
+def test_the_default_on_a_cpu_is_small() -> None:
+    report = main_train(batches=[8], policy="crop-flip", epochs=1, device="cpu")
+    assert [(t.network, t.images) for t in report.times] == [("small", 160)]
+
+
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="no way 'fast' of running a step; there are plain"):
         main_train(**TINY, ways=["fast"], device="cpu")

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,10 @@ from safetensors.torch import save_file
 import deepaa
 from deepaa import cli, find_policy, load_policy
 from deepaa.cli_progress import little_learnt
+from deepaa.forecast import memory_needed
+from deepaa.models import build_model, frozen_copy
 from deepaa.runs import read_history
+from deepaa.search_config import SearchConfig
 from deepaa.train import EpochRecord
 
 ENVIRONMENT = {
@@ -334,6 +338,29 @@ def test_weights_of_another_network(command: Any) -> None:
     assert code == 2
     assert "net.safetensors: they do not fit the model" in err
     assert err.count("\n") == 1
+
+
+def test_weights_of_a_library_fit_its_network(command: Any) -> None:
+    """As the library saves them, without the normalisation that is put in front."""
+    torchvision = pytest.importorskip("torchvision")
+    net = torchvision.models.shufflenet_v2_x0_5(num_classes=4)
+    save_file(net.state_dict(), "net.safetensors")
+    named = ("--model", "torchvision:shufflenet_v2_x0_5", "--weights", "net.safetensors")
+    code, _, err = command(*TINY, *named, "--dry-run")
+    assert code == 0, err
+    code, _, err = command(*TINY, "--model", "torchvision:squeezenet1_1", "--dry-run")
+    assert code == 2
+    assert "the model cannot take images of shape (3, 16, 16)" in err
+
+
+def test_memory_is_that_of_the_largest_batch() -> None:
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    model = frozen_copy(build_model("small", 4))
+    small = SearchConfig(validation=8, prefixes=1, chains=16, chunk=1112)
+    needed = memory_needed(small, model, images, 139)
+    assert needed == memory_needed(replace(small, chunk=139), model, images, 139)
+    assert needed > memory_needed(replace(small, chunk=138), model, images, 139)
+    assert needed < memory_needed(replace(small, chains=140), model, images, 139)
 
 
 def test_a_run_keeps_its_settings(command: Any, folder: Path) -> None:

@@ -253,7 +253,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert "200 epochs of 1 steps, 128 images x 1" in out
     assert "weight decay 0.0002" in out
     assert "float32, not compiled" in out
-    assert "known    crop-flip-cutout 95.9" in out
+    assert "known    on cifar10 after 200 epochs: crop-flip-cutout 95.9" in out
     assert "autoaugment 96.3" in out
     more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
     code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
@@ -560,6 +560,7 @@ def test_recipes_are_listed(command: Any) -> None:
     for name, recipe in RECIPES.items():
         assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs} epochs", out, re.M)
         assert recipe.command() in out
+    assert "10 million images through the network; known: crop-flip-cutout 95.9 %" in out
 
 
 # Stopping

@@ -19,7 +19,7 @@ from deepaa.gradients import (
     mean_gradient,
     weights_of,
 )
-from deepaa.model_checks import check_forward_mode, check_model, dual_steps
+from deepaa.model_checks import check_forward_mode, check_model, check_untrained, dual_steps
 
 N, CLASSES = 12, 5
 
@@ -315,6 +315,70 @@ def test_a_layer_with_a_derivative_of_its_own(
     assert (dual_steps(model, *float_batch()) is not None) == followed
     with pytest.raises(ValueError, match=message):
         check_forward_mode(model, *float_batch())
+    check_untrained(model, *float_batch(), CLASSES - 1)
+
+
+class Says(nn.Module):
+    """A network that turns its images into float32 by itself, as most do."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.to(torch.float32).float() / 255)
+
+
+class Attention(nn.Module):
+    """By torch's fused kernels, alone and in a layer of an encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 3, 3)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x / 255).flatten(2).transpose(1, 2)
+        x = x + F.scaled_dot_product_attention(x, x, x)
+        return self.head(self.layer(x).mean(1))
+
+
+@pytest.mark.parametrize("net", [Says(Net()), Attention(), Says(Attention())])
+def test_float32_and_attention_are_no_obstacle(net: nn.Module) -> None:
+    net.eval()
+    images, labels = torch.randint(0, 256, (N, 3, 9, 9), dtype=torch.uint8), torch.arange(N) % 5
+    check_model(net, images, labels)
+    check_untrained(net, images, labels, 4)
+    check_forward_mode(net, images, labels)
+    if not isinstance(net, Attention):
+        assert (dual_steps(net, images, labels) is None) == isinstance(net.net, Attention)
+
+
+def test_slopes_need_finer_steps_than_a_thousandth() -> None:
+    """A deep network that takes float32 alone: in large steps many rectifiers turn."""
+
+    class Insists(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [(nn.Conv2d(c, 8, 3, padding=1), nn.ReLU()) for c in (3, *[8] * 12)]
+            self.net = nn.Sequential(*(m for pair in layers for m in pair))
+            self.out = nn.Linear(8, CLASSES)
+
+        def forward(self, x: Tensor) -> Tensor:
+            assert self.out.weight.dtype == torch.float32
+            return self.out(self.net(x / 255 - 0.5).mean((2, 3)))
+
+    torch.manual_seed(0)
+    images, labels = torch.randint(0, 256, (N, 3, 9, 9), dtype=torch.uint8), torch.arange(N) % 5
+    check_forward_mode(Insists().eval(), images, labels)
+
+
+def test_a_model_of_floats_is_told_how_to_take_images() -> None:
+    images = torch.zeros(N, 3, 9, 9, dtype=torch.uint8)
+    for check in (check_model, check_untrained):
+        with pytest.raises(ValueError, match=r"uint8 images.*deepaa.models.Normalize\(mean, std\)"):
+            check(Net().eval(), images, torch.arange(N) % CLASSES, 4)
 
 
 def test_a_compiled_model_is_refused() -> None:

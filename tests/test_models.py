@@ -16,6 +16,7 @@ from deepaa.models import (
     ScaleShift,
     build_model,
     channel_statistics,
+    copied,
     frozen_copy,
     model_names,
     unwrapped,
@@ -432,3 +433,19 @@ def test_scripts_are_refused():
 def test_normalisation_within_an_image_stays():
     model = nn.Sequential(nn.GroupNorm(1, 3), nn.InstanceNorm2d(3, affine=True), nn.Flatten())
     assert len(list(frozen_copy(model).parameters())) == 4
+
+
+def test_a_model_that_keeps_its_activations_is_copied():
+    class Keeps(nn.Sequential):
+        def forward(self, x):
+            self.seen = super().forward(x)
+            return self.seen
+
+    model = Keeps(build_model("small", 4))
+    images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+    model(images)
+    assert not model.seen.is_leaf
+    frozen = frozen_copy(model)
+    with torch.no_grad():
+        torch.testing.assert_close(frozen(images), model.eval()(images))
+    assert torch.equal(copied(model).seen, model.seen)

@@ -24,6 +24,7 @@ from deepaa.presets import PRESETS, ProxyConfig
 from deepaa.runs import Run, read_history
 from deepaa.search import LayerRecord, StepRecord
 from deepaa.train import EpochRecord, TrainConfig
+from deepaa.verify import contestants
 
 SPACE = CIFAR.only("identity", "rotate", "flip", "translate_x")
 TINY = SearchConfig(
@@ -249,6 +250,44 @@ def test_a_model_that_is_trained_first(images: Any) -> None:
     tiny(images, model=net, pretrain=True, progress=seen.append)
     assert sum(isinstance(record, EpochRecord) for record in seen) == 2
     assert torch.equal(net.head.weight, before), "the user's model is copied"
+
+
+def test_grey_images(images: Any) -> None:
+    assert tiny((images[0][:, :1].contiguous(), images[1])).depth == 2
+
+
+def test_a_network_that_cannot_be_searched_with_is_not_trained_first(images: Any) -> None:
+    class Step(torch.autograd.Function):
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            return torch.from_numpy(x.detach().numpy())
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            return grad
+
+    class Odd(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Step.apply(super().forward(x))
+
+    records: list[Any] = []
+    with pytest.raises(ValueError, match="no forward-mode derivative"):
+        tiny(images, model=Odd(), pretrain=True, progress=records.append)
+    assert not records
+    with pytest.raises(ValueError, match=r"deepaa\.models\.Normalize"):
+        tiny(images, model=torch.nn.Conv2d(3, 4, 3), pretrain=True, progress=records.append)
+    assert not records
+
+
+def test_what_a_policy_is_compared_with_is_whole(images: Any) -> None:
+    task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=PROXY)
+    named = contestants(task)
+    assert set(named["crop and flip"].expected_uses()) >= {"crop", "flip"}
+    assert len(named["TrivialAugment"].expected_uses()) > len(SPACE.operations)
 
 
 def test_an_operation_of_the_users_own(images: Any) -> None:

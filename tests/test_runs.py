@@ -108,13 +108,24 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:
-    Run.create(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}).close()
+    with Run.create(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}) as run:
+        step(run, 1)
     with pytest.raises(RunError) as refused:
         Run.create(tmp_path, {f"s{i}": "y" * 100 for i in range(30)})
     lines = str(refused.value).split("\n")
     assert len(lines) == 22
     assert lines[-1] == "  and 10 more"
     assert max(map(len, lines[1:])) < 150
+
+
+def test_a_run_that_was_refused_at_its_start_leaves_the_folder_free(tmp_path: Path) -> None:
+    Run.create(tmp_path, CONFIG).close()
+    with Run.create(tmp_path, {**CONFIG, "data": "mine"}) as run:
+        assert run.config["data"] == "mine"
+        step(run, 1)
+    assert read_config(tmp_path)["data"] == "mine"
+    with pytest.raises(RunError, match="holds a run with other settings"):
+        Run.create(tmp_path, CONFIG)
 
 
 def test_open_or_create(tmp_path: Path) -> None:

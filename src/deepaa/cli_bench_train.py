@@ -7,15 +7,19 @@ from typing import Annotated, Any
 
 import typer
 
-_MODELS: Any = ["wrn-40-2", "wrn-28-10"]  # typer reads these, nobody writes to them
-_BATCHES: Any = [128]
+_BATCHES: Any = [128]  # typer reads these, nobody writes to them
 _ONE: Any = [1]
 
 
 def bench_train(
     models: Annotated[
-        list[str], typer.Option("--model", help="A network to time. May be repeated.")
-    ] = _MODELS,
+        list[str] | None,
+        typer.Option(
+            "--model",
+            help="A network to time. May be repeated. Default: wrn-40-2 and wrn-28-10 on CUDA, "
+            "small on a CPU.",
+        ),
+    ] = None,
     batches: Annotated[
         list[int], typer.Option("--batch", min=1, help="Images per step. May be repeated.")
     ] = _BATCHES,
@@ -34,7 +38,10 @@ def bench_train(
     ] = _ONE,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto for what there is.")] = "auto",
     precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps in an epoch.")] = 200,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps in an epoch. Default: 200 on CUDA, 20 on a CPU."),
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Timed epochs.")] = 3,
     data: Annotated[str | None, typer.Option(help="As for deepaa train.")] = None,
     out: Annotated[Path | None, typer.Option(help="A JSON file for all numbers.")] = None,
@@ -46,11 +53,15 @@ def bench_train(
     """
     from rich.console import Console
 
-    from deepaa.bench.train import main_train, train_tables
+    from deepaa.bench.train import TrainTime, main_train, train_tables
     from deepaa.report.terminal import bench_lines
 
+    def say(found: TrainTime) -> None:
+        name = f"{found.network}, batch {found.batch}, {found.way}, {found.parallel} at once"
+        typer.echo(f"{name}: {found.rate:,.0f} images/s", err=True)
+
     report = main_train(
-        models=models,
+        models=models or None,
         batches=batches,
         policy=policy,
         ways=ways or None,
@@ -61,6 +72,7 @@ def bench_train(
         epochs=epochs,
         data=data,
         out=out,
+        progress=say,
     )
     console = Console(highlight=False, markup=False, emoji=False)
     for line in bench_lines(train_tables(report), console.width):

@@ -13,7 +13,7 @@ import typer
 
 from deepaa import distributed
 from deepaa.cli_progress import PLAIN_SECONDS, duration, say
-from deepaa.recipes import RECIPES
+from deepaa.recipes import RECIPES, Recipe
 from deepaa.results import ENOUGH, RESULTS, SeedFailure, SeedResult, percent, summary
 from deepaa.tensorboard_log import FOLDER, TensorBoardLog
 from deepaa.train_batches import batch_sizes
@@ -171,8 +171,14 @@ def list_recipes() -> None:
         batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
         typer.echo(
             f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
-            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}"
+            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
+            f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known: "
+            f"{_known(recipe)}"
         )
+
+
+def _known(recipe: Recipe) -> str:
+    return "; ".join(f"{e.policy} {e.accuracy:g} % ({e.source})" for e in recipe.expected)
 
 
 def foretell(plan: Plan, count: int | None) -> None:
@@ -208,7 +214,7 @@ def foretell(plan: Plan, count: int | None) -> None:
     if count is not None:
         lines["seeds"] = f"{count} new"
     if plan.recipe is not None:
-        known = [f"{e.policy} {e.accuracy:g} % ({e.source})" for e in plan.recipe.expected]
-        lines["known"] = "; ".join(known)
+        whole = f"on {plan.recipe.data} after {plan.recipe.train.epochs} epochs"
+        lines["known"] = f"{whole}: {_known(plan.recipe)}"
     for name, text in lines.items():
         typer.echo(f"{name:8} {text}")

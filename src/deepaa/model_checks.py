@@ -139,12 +139,15 @@ def _outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: int | No
     """What the model gives for the images, if that is one number for each class."""
     try:
         outputs: Tensor = model(images)
-    except RuntimeError as error:
-        if images.dtype != torch.uint8 or "type" not in str(error):
-            raise
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:
+        advice = ""
+        if images.dtype == torch.uint8 and "type" in str(error):
+            advice = "; it gets uint8 images: put deepaa.models.Normalize(mean, std) in front"
+        shape = tuple(images.shape[1:])
         raise ValueError(
-            "the model does not take uint8 images, which a search gives it; put "
-            f"deepaa.models.Normalize(mean, std) in front of it ({_first(error)})"
+            f"the model cannot take images of shape {shape}{advice} ({_first(error)})"
         ) from error
     if outputs.ndim != 2 or len(outputs) != len(images):
         raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")

@@ -270,12 +270,13 @@ def _is_left_over(name: str) -> bool:
 
 def _settled(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings as the folder has them; writes them if it has none, or nothing was done yet."""
-    if not (folder / CONFIG).exists() or not _has_work(folder):
+    known = read_config(folder) if (folder / CONFIG).exists() else None
+    same = known is not None and config_hash(known) == config_hash(settings)
+    if known is None or not (same or _has_work(folder)):
         document = {"format": FORMAT, "sha256": config_hash(settings), "settings": settings}
         write_json(folder / CONFIG, document)
         return settings
-    known = read_config(folder)
-    if config_hash(known) != config_hash(settings):
+    if not same:
         lines = list(_differences(known, settings))
         shown = lines[:MAX_DIFFERENCES]
         if len(lines) > len(shown):

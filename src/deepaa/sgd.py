@@ -42,7 +42,9 @@ class Sgd:
         self.groups = [group for group in groups if group.weights]
         self.config = config
         self._fused = device.type == "cuda"  # one launch for all weights
-        self.rate = torch.tensor(config.lr, device=device) if self._fused else config.lr
+        self.rate = float(config.lr)
+        if self._fused:
+            self.rate = torch.tensor(self.rate, device=device)
         # zero is what momentum would start from; so every state has the same names
         self.momentum: dict[Tensor, Tensor] = {}
         if config.momentum:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -73,58 +74,62 @@ class TrainReport(NamedTuple):
 
 def main_train(
     *,
-    models: Sequence[str] = ("wrn-40-2", "wrn-28-10"),
+    models: Sequence[str] | None = None,
     batches: Sequence[int] = (128,),
     policy: str = "deepta",
     ways: Sequence[str] | None = None,
     parallel: Sequence[int] = (1,),
     device: str = "auto",
     precision: str | None = None,
-    steps: int = 200,
+    steps: int | None = None,
     epochs: int = 3,
     data: str | None = None,
     out: str | Path | None = None,
+    progress: Callable[[TrainTime], None] = lambda found: None,
 ) -> TrainReport:
-    """Rates of trainings with a policy, also written to `out` as JSON.
+    """Rates of trainings with a policy, also written to `out` as JSON, after each of them.
 
     Args:
+        models: None for WRN-40-2 and WRN-28-10 on CUDA, and the small network on a CPU.
         ways: Names of `WAYS`; None for all that the device has.
         parallel: Networks at once, one after the other.
         precision: None for bfloat16 where CUDA computes it in hardware, else float32.
-        steps: Steps in an epoch; the images of `data` are repeated as often as needed.
+        steps: Steps in an epoch; the images of `data` are repeated as often as needed. None for 200
+            on CUDA and 20 on a CPU.
         epochs: Timed epochs, after one that starts everything up.
+        progress: Called with each result.
     """
     path = None if out is None else writable(Path(out))
+    distributed.check_device(device)
+    where = distributed.init(device)
+    if models is None:
+        models = ("wrn-40-2", "wrn-28-10") if where.type == "cuda" else ("small",)
+    if steps is None:
+        steps = 200 if where.type == "cuda" else 20
     for name, value in (("steps", steps), ("epochs", epochs), ("batch", min(batches, default=0))):
         if value < 1:
             raise ValueError(f"{name} should be at least 1, got {value}")
     if min(parallel, default=0) < 1:
         raise ValueError(f"parallel should be at least 1, got {list(parallel)}")
-    distributed.check_device(device)
-    where = distributed.init(device)
     ways = _ways(ways, where)
     machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data)
     chosen = compared_policy(policy, space=space_of(list(images.images.shape[1:])))
     precision = precision_on(where, precision or "auto")
-    found = [
-        train_time(model, images, chosen, _config(batch, way, precision, where), where, plan)
-        for model in models
-        for batch in batches
-        for way in ways
-        for plan in [_Amount(way, count, steps, epochs) for count in parallel]
-    ]
     options = {"data": images.name, "policy": policy, "layers": chosen.depth, "steps": steps}
     options |= {"epochs": epochs, "device": str(where)}
-    report = TrainReport(
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        versions(),
-        machine,
-        options,
-        found,
-    )
-    if path is not None:
-        write_file(path, train_json(report).encode())
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    report = TrainReport(now, versions(), machine, options, [])
+    for model, batch, way in product(models, batches, ways):
+        config = _config(batch, way, precision, where)
+        if config.compile:
+            torch._dynamo.reset()  # after eight of one code the compiler gives up on more
+        for count in parallel:
+            amount = _Amount(way, count, steps, epochs)
+            report.times.append(train_time(model, images, chosen, config, where, amount))
+            progress(report.times[-1])
+            if path is not None:  # a long list of networks may be cut short
+                write_file(path, train_json(report).encode())
     return report
 
 
