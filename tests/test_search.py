@@ -460,6 +460,20 @@ def test_a_reward_that_is_not_finite_is_skipped_and_counted(
 # Pairs
 
 
+def test_no_class_is_set_aside_whole() -> None:
+    labels = torch.arange(120) % 30  # four of each
+    images = torch.zeros(120, 3, 4, 4, dtype=torch.uint8)
+    data = SearchData(images, labels, images, labels)
+    pools = Pools(data, validation=2, heldout=60, same_class=True, seed=0)
+    assert len(pools.classes) == 30
+    assert len(pools.heldout) == 60
+    rest = torch.cat(list(pools.members.values()))
+    assert sorted([*rest.tolist(), *pools.heldout.tolist()]) == list(range(120))
+    few = Pools(data, validation=2, heldout=110, same_class=True, seed=0)
+    assert len(few.classes) == 30
+    assert len(few.heldout) == 90
+
+
 def test_pairs_share_a_class_and_leave_held_out_images_alone() -> None:
     data = planted(row_of("rotate", 30.0))
     pools = Pools(data, validation=9, heldout=50, same_class=True, seed=3)

@@ -145,6 +145,14 @@ def test_default_sizes(n, sizes):
     assert default_sizes(n) == sizes
 
 
+def test_three_images_of_each_of_many_classes_are_enough():
+    labels = torch.arange(30) % 10
+    for part in stratified_splits(labels):
+        assert sorted(labels[part].tolist()) == list(range(10))
+    assert sum(default_sizes(10_000, 3_000)) <= 10_000
+    assert min(default_sizes(10_000, 3_000)) >= 3_000
+
+
 def test_default_sizes_need_three_images():
     with pytest.raises(ValueError, match="at least 3 images, got 2"):
         default_sizes(2)

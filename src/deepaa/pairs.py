@@ -63,8 +63,7 @@ class Pools:
                 f"{heldout} held-out images leave none of {len(order)} for the search; "
                 "lower heldout or give more images"
             )
-        self.heldout = order[:heldout]
-        rest = order[heldout:].sort().values
+        self.heldout, rest = _set_aside(order, heldout, self.labels)
         self.classes = sorted(set(self.labels[rest].tolist()))
         self.members = {c: rest[self.labels[rest] == c] for c in self.classes}
         everything = torch.arange(len(data.validation_images))
@@ -107,6 +106,25 @@ class Pools:
         found = d.images[places], d.labels[places]
         originals = d.validation_images[batches], d.validation_labels[batches]
         return Pairs(*(part.to(device) for part in (*found, *originals)))
+
+
+def _set_aside(order: Tensor, count: int, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The first `count`, and the rest in rising order; of every class the rest keeps an image."""
+    left = labels.bincount()
+    places = order[:count]
+    if bool((left > labels[places].bincount(minlength=len(left)))[left > 0].all()):
+        return places, order[count:].sort().values
+    taken: list[int] = []
+    rest: list[int] = []
+    for place, label in zip(order.tolist(), labels[order].tolist(), strict=True):
+        if len(taken) < count and left[label] > 1:
+            left[label] -= 1
+            taken.append(place)
+        else:
+            rest.append(place)
+    if not taken:  # one image of each class
+        return places, order[count:].sort().values
+    return torch.tensor(taken), torch.tensor(sorted(rest))
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -30,16 +30,17 @@ class Splits(NamedTuple):
     """Gives the gradient to match."""
 
 
-def default_sizes(n: int) -> tuple[int, int, int]:
+def default_sizes(n: int, classes: int = 1) -> tuple[int, int, int]:
     """Half, a quarter and a quarter of n images, up to 4,000, 35,000 and 10,000.
 
     What pretrain and validation leave goes to search: 50,000 images give 4,000, 35,000 and 10,000,
-    and the 4,000 embedded ones 2,000, 1,000 and 1,000.
+    and the 4,000 embedded ones 2,000, 1,000 and 1,000. Every part has room for every class.
     """
     if n < 3:
         raise ValueError(f"three parts need at least 3 images, got {n}")
-    pretrain, validation = min(PRETRAIN, n // 2), min(VALIDATION, max(1, n // 4))
-    return pretrain, min(SEARCH, n - pretrain - validation), validation
+    validation = max(classes, min(VALIDATION, n // 4))
+    pretrain = max(classes, min(PRETRAIN, n // 2, n - validation - classes))
+    return pretrain, max(classes, min(SEARCH, n - pretrain - validation)), validation
 
 
 def stratified_splits(
@@ -63,7 +64,7 @@ def stratified_splits(
     labels = torch.as_tensor(labels).cpu()
     classes = check_labels(labels, len(class_names) or None)
     n = len(labels)
-    wanted = default_sizes(n) if sizes is None else _absolute(sizes, n)
+    wanted = default_sizes(n, classes) if sizes is None else _absolute(sizes, n)
     counts: list[int] = labels.bincount(minlength=classes).tolist()
     names = list(class_names) or [str(c) for c in range(classes)]
     _check_enough(counts, wanted, names)
