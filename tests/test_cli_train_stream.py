@@ -127,6 +127,17 @@ def test_policies_side_by_side_share_the_scan(command: Any, decoded: list[str]) 
     assert crops == ["centre", "random"]
 
 
+def test_test_images_without_labels_are_left_alone(
+    command: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("tree/test").mkdir()
+    Path("tree/val/a/000.png").rename("tree/test/000.png")
+    code, _, err = command(*STREAM, "--policy", "none", "--no-scan", "--out", "run")
+    assert code == 0, err
+    assert read_results("run")[1]["images"]["test_images"] == 39
+    assert "so it is left alone; the test images are those of val" in caplog.text
+
+
 def test_the_scan_can_be_left_out(command: Any, decoded: list[str]) -> None:
     run = (*STREAM, "--policy", "crop-flip", "--no-scan")
     code, _, err = command(*run, "--out", "run")

@@ -89,6 +89,30 @@ def test_validation_serves_as_test(parted, name):
         list_images(parted, "extra")
 
 
+def test_a_test_part_without_labels_is_left_alone(parted):
+    (parted / "test").rename(parted / "val")
+    touch(parted / "test" / "1.png")
+    assert len(list_images(parted).files) == 3
+    tree = list_images(parted, "test")
+    assert found(tree) == [("val/dog/1.png", "dog"), ("val/owl/1.png", "owl")]
+    assert tree.notes == (
+        "test holds images but no class folders, so it is left alone; the test images are those "
+        "of val",
+    )
+    touch(parted / "test" / "cat" / "1.png")
+    tree = list_images(parted, "test")
+    assert (found(tree), tree.notes) == ([("test/cat/1.png", "cat")], ())
+
+
+def test_without_labels_there_is_no_test_part(parted):
+    (parted / "test").rename(parted / "elsewhere")
+    touch(parted / "val" / "1.png")
+    (parted / "elsewhere").rename(parted / ".elsewhere")
+    assert list_images(parted).notes == ()
+    with pytest.raises(ValueError, match="no part 'test'; it has train; no class folders in val"):
+        list_images(parted, "test")
+
+
 def test_a_class_that_train_lacks(parted):
     touch(parted / "test" / "yak" / "1.png")
     with pytest.raises(ValueError, match="test: yak is not among the classes of train"):
@@ -98,7 +122,8 @@ def test_a_class_that_train_lacks(parted):
 def test_a_class_may_be_called_train(tmp_path):
     for name in ("train", "ship", "car"):
         touch(tmp_path / name / "1.png")
-    assert list_images(tmp_path).class_names == ("car", "ship", "train")
+    tree = list_images(tmp_path)
+    assert (tree.class_names, tree.notes) == (("car", "ship", "train"), ())
 
 
 def test_parts_or_classes_but_not_both(parted):

@@ -43,6 +43,29 @@ def test_folders_with_parts(tmp_path, part):
     assert data.train.class_names == data.test.class_names == tuple("abcd")
 
 
+def test_test_images_without_labels_are_left_alone(tmp_path, caplog):
+    """The layout of ImageNet: nobody but its authors can say which class these images have."""
+    folder(tmp_path / "train", 40, 1)
+    folder(tmp_path / "val", 12, 2)
+    (tmp_path / "test").mkdir()
+    Image.new("RGB", (16, 16)).save(tmp_path / "test/1.png")
+    assert len(train_and_test(tmp_path).test.labels) == 12
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: test holds images but no class folders, so it is left alone; the test "
+        "images are those of val"
+    ]
+
+
+def test_a_share_is_held_out_where_test_images_have_no_labels(tmp_path, caplog):
+    folder(tmp_path / "train", 40, 1)
+    (tmp_path / "test").mkdir()
+    with pytest.raises(ValueError, match="no part 'test'; it has train"):  # empty by mistake
+        train_and_test(tmp_path)
+    Image.new("RGB", (16, 16)).save(tmp_path / "test/1.png")
+    assert train_and_test(tmp_path).how == "0.1 of the training images, held out"
+    assert "no class folders in test: left alone" in caplog.text
+
+
 def test_arrays_with_parts(tmp_path):
     images, labels = (part.numpy() for part in blobs(50, 1))
     parts = {"x_train": images[:40], "y_train": labels[:40]}

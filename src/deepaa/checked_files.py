@@ -49,6 +49,9 @@ def check_files(
         known: What `record` gave for them before. It holds as long as no good file has another
             name, length or class.
     """
+    if distributed.is_main():
+        for note in tree.notes:
+            _log.warning("%s: %s", shown(tree.root), note)
     report = None if known is None else _remembered(tree, known)
     if report is None and scan:
         report = _scanned(tree, reading)

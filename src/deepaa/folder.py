@@ -27,6 +27,8 @@ class ImageTree(NamedTuple):
     class_names: tuple[str, ...]
     ignored: Mapping[str, int]
     """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
+    notes: tuple[str, ...] = ()
+    """What else was passed over, in words for the log."""
 
 
 def list_images(root: Path, split: str = "train", *, outside_links: bool = False) -> ImageTree:
@@ -36,8 +38,8 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     files may lie at any depth below. Another split has the classes of train, in the same order.
 
     Args:
-        split: The part of the data set; "test" is also found as val, valid or validation. A folder
-            without parts has only "train".
+        split: The part of the data set; "test" is also found as val, valid or validation where no
+            folder test holds classes. A folder without parts has only "train".
         outside_links: Follow links that lead out of `root`; otherwise they are an error.
     """
     if not root.is_dir():
@@ -60,7 +62,24 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
             empty.append(name)
     walk.refuse_escapes()
     _check_classes(part, class_names, empty, walk.ignored)
-    return ImageTree(root, tuple(files), tuple(labels), class_names, dict(+walk.ignored))
+    notes = _passed_over(root, split, part)
+    return ImageTree(root, tuple(files), tuple(labels), class_names, dict(+walk.ignored), notes)
+
+
+def unlabelled_parts(root: Path) -> list[str]:
+    """Names of the parts that hold images but no class folders, as the test images of ImageNet."""
+    return [name for name in PARTS if not _folders(root / name) and _holds_image(root / name)]
+
+
+def _passed_over(root: Path, split: str, part: Path) -> tuple[str, ...]:
+    """Which part another one stands for, if it is there but has no labels."""
+    stands_in = part.name in STANDS_FOR.get(split, ())
+    if not stands_in or split not in unlabelled_parts(root):
+        return ()
+    return (
+        f"{split} holds images but no class folders, so it is left alone; the {split} images are "
+        f"those of {part.name}",
+    )
 
 
 def _check_classes(
@@ -94,7 +113,8 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
                 f"{shown(root)}: has no part {split!r}; a folder of classes is 'train'"
             )
         return root, root
-    if beside := [f for f in _folders(root) if f not in parts and _holds_image(root / f)]:
+    others = [f for f in _folders(root) if f not in (*parts, *PARTS)]
+    if beside := [f for f in others if _holds_image(root / f)]:
         raise ValueError(
             f"{shown(root)}: {_listed(parts)} hold folders as the parts of a data set do, but "
             f"{_listed(beside)} beside them hold images; give a folder that has either parts or "
@@ -102,7 +122,9 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
         )
     chosen = next((n for n in (split, *STANDS_FOR.get(split, ())) if n in parts), None)
     if chosen is None:
-        raise ValueError(f"{shown(root)}: has no part {split!r}; it has {_listed(parts)}")
+        flat = unlabelled_parts(root)
+        more = f"; no class folders in {_listed(flat)}" if flat else ""
+        raise ValueError(f"{shown(root)}: has no part {split!r}; it has {_listed(parts)}{more}")
     return root / chosen, root / ("train" if "train" in parts else chosen)
 
 

@@ -98,6 +98,8 @@ def load_dataset(
         raise _unknown(source)
     reading = Reading(max_pixels, alpha_colour, apply_exif)
     tree = list_images(path, split, outside_links=outside_links)
+    for note in tree.notes:
+        _log.warning("%s: %s", shown(path), note)
     found = read_images(tree, size, reading, on_bad_image=on_bad_image, limit_bad=limit_bad)
     for line in found.report.lines():
         _log.warning("%s: %s", found.report.place, line)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa.arrays import TEST, open_npz
-from deepaa.folder import STANDS_FOR
+from deepaa.folder import STANDS_FOR, unlabelled_parts
 from deepaa.image_files import shown
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
 from deepaa.splits import stratified_splits
@@ -88,8 +88,7 @@ def official_test(source: str | Path | None, reading: dict[str, Any]) -> Labelle
     """The source's own test part, read as `load_dataset` is told; None where it has none."""
     path = Path(source) if source is not None else None
     if path is not None and path.is_dir():
-        names = ("test", *STANDS_FOR["test"])
-        if not (path / "train").is_dir() or not any((path / name).is_dir() for name in names):
+        if not _has_test_folder(path):
             return None
     elif path is not None and path.is_file():
         with open_npz(path) as arrays:
@@ -98,6 +97,19 @@ def official_test(source: str | Path | None, reading: dict[str, Any]) -> Labelle
     else:
         return _named_test(source, reading)
     return load_dataset(source, split="test", **reading)
+
+
+def _has_test_folder(path: Path) -> bool:
+    """Whether a folder has parts, and one to test on; images without labels are none."""
+    if not (path / "train").is_dir():
+        return False
+    there = [name for name in ("test", *STANDS_FOR["test"]) if (path / name).is_dir()]
+    unlabelled = unlabelled_parts(path)
+    if there and set(there) <= set(unlabelled) and "train" not in unlabelled:
+        names = ", ".join(there)
+        _log.warning("%s: no class folders in %s: left alone", shown(path), names)
+        return False
+    return bool(there)
 
 
 def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
