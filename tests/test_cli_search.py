@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from blobs import Net, blobs, trained
+from PIL import Image
 from safetensors.torch import save_file
 
 import deepaa
@@ -26,6 +27,7 @@ from deepaa import cli, find_policy, load_policy
 from deepaa.cli_progress import little_learnt
 from deepaa.forecast import memory_needed
 from deepaa.models import build_model, frozen_copy
+from deepaa.report.examples import find_originals
 from deepaa.runs import read_history
 from deepaa.search_config import SearchConfig
 from deepaa.train import EpochRecord
@@ -120,6 +122,26 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     code, again, err = command("--resume", "../run")
     assert (code, err) == (0, "")
     assert again.split("Layer 1")[1].split("policy ")[0] in out
+
+
+def test_links_out_of_the_folder(command: Any, folder: Path) -> None:
+    for i, (image, label) in enumerate(zip(*blobs(200, 1), strict=True)):
+        place = folder / "elsewhere" / "abcd"[int(label)]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
+    (folder / "tree").mkdir()
+    for name in "abcd":
+        (folder / "tree" / name).symlink_to(folder / "elsewhere" / name)
+    run = (*TINY, "--data", "tree", "--layers", "1", "--out", "run")
+    code, out, err = command(*run)
+    assert (code, out) == (2, "")
+    assert "4 links lead out of the folder" in err
+    assert "allow it with --outside-links" in err
+    code, _, err = command(*run, "--outside-links")
+    assert code == 0, err
+    assert command("--resume", "run")[0] == 0  # it reads as the run did
+    config = json.loads((folder / "run/config.json").read_text())["settings"]
+    assert find_originals(config, 2).origin == "Images of the search: tree."
 
 
 def test_dry_run(command: Any, folder: Path) -> None:

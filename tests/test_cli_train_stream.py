@@ -83,6 +83,7 @@ def test_every_policy_has_its_crop_and_the_same_levels(command: Any) -> None:
         assert code == 0, err
         assert read_results(run)[1]["images"]["crop"] == crop
         levels.append(source_of(run)["levels"])
+        assert "outside_links" not in source_of(run)  # nor in earlier runs, which may get new seeds
         weights = load_file(Path(run, "weights-0.safetensors"))
         for name, stored in zip(("mean", "std"), levels[-1], strict=True):
             used = weights[f"normalize.{name}"].flatten().tolist()
@@ -136,6 +137,24 @@ def test_test_images_without_labels_are_left_alone(
     assert code == 0, err
     assert read_results("run")[1]["images"]["test_images"] == 39
     assert "so it is left alone; the test images are those of val" in caplog.text
+
+
+def test_parts_that_are_links_out_of_the_folder(command: Any) -> None:
+    Path("tree").rename("elsewhere")
+    Path("tree").mkdir()
+    for part in ("train", "val"):
+        Path("tree", part).symlink_to(Path("elsewhere", part).resolve())
+    run = (*STREAM, "--policy", "none", "--out", "run")
+    code, out, err = command(*run)
+    assert (code, out, "allow it with --outside-links" in err) == (2, "", True), err
+    code, _, err = command(*run, "--outside-links")
+    assert code == 0, err
+    code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
+    assert code == 0, err
+    memory = (*run, "--no-stream", "--dry-run")
+    assert command(*memory)[0] == 2
+    code, out, err = command(*memory, "--outside-links")
+    assert (code, "200 images" in out) == (0, True), err
 
 
 def test_the_scan_can_be_left_out(command: Any, decoded: list[str]) -> None:

@@ -107,6 +107,7 @@ def test_reading_stops_with_the_list(good):
     assert "void 0\\n.png" in message
     assert "dog/cut.jpg (image file is truncated" in message
     assert "; and 3 more. Repair or remove" in message
+    assert "--on-bad-image skip (on_bad_image='skip' in Python)" in message
     assert len(caught.value.report.bad) == 13
 
 

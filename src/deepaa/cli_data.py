@@ -28,3 +28,11 @@ OnBadImage = Annotated[
         help="What a damaged file does: stop the run, or skip the file.", rich_help_panel=DATA
     ),
 ]
+OutsideLinks = Annotated[
+    bool,
+    typer.Option(
+        "--outside-links",
+        help="Follow links that lead out of an image folder.",
+        rich_help_panel=DATA,
+    ),
+]

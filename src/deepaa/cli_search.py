@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli_data import DATA, Download, OnBadImage, Root, Size
+from deepaa.cli_data import DATA, Download, OnBadImage, OutsideLinks, Root, Size
 from deepaa.cli_progress import refuse_settings
 from deepaa.cli_search_plan import Plan
 
@@ -119,6 +119,7 @@ def search(
     root: Root = None,
     download: Download = False,
     on_bad_image: OnBadImage = "stop",
+    outside_links: OutsideLinks = False,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, or auto for what there is.", rich_help_panel=_NETWORK)
     ] = "auto",
@@ -207,6 +208,8 @@ def search(
             "weights": lasting(weights and weights.resolve()),
             "operations": list(operations),
         }
+        if outside_links:  # earlier runs do not have the entry
+            source["outside_links"] = True
     _check_choices(device, source["on_bad_image"])
     where = distributed.init(device)
     try:

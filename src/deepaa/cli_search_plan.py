@@ -114,7 +114,8 @@ class Plan:
             )
 
     def _reading(self) -> dict[str, Any]:
-        return {name: self.source[name] for name in ("size", "root", "on_bad_image")}
+        found = {name: self.source[name] for name in ("size", "root", "on_bad_image")}
+        return {**found, "outside_links": self.source.get("outside_links", False)}
 
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli_data import DATA, Download, OnBadImage, Root, Size
+from deepaa.cli_data import DATA, Download, OnBadImage, OutsideLinks, Root, Size
 from deepaa.cli_policy import OwnOperations
 from deepaa.cli_progress import refuse_settings
 
@@ -96,6 +96,7 @@ def train(
         ),
     ] = None,
     on_bad_image: OnBadImage = "stop",
+    outside_links: OutsideLinks = False,
     scan: Annotated[
         bool,
         typer.Option(
@@ -276,6 +277,8 @@ def train(
         }
         if operations:
             source["operations"] = list(operations)
+        if outside_links:  # earlier runs do not have the entry, and may get new seeds
+            source["outside_links"] = True
         settings_given = {name: value for name, value in given.items() if value is not None}
         return _new_orders(
             policy,

@@ -218,7 +218,8 @@ class _Walk:
             links = sorted(self._escapes)
             raise ValueError(
                 f"{shown(self._root)}: {len(links)} links lead out of the folder: "
-                f"{_listed(links)}; copy the files, or allow it with outside_links"
+                f"{_listed(links)}; copy the files, or allow it with --outside-links "
+                "(outside_links=True in Python)"
             )
 
 

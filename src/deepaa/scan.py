@@ -183,7 +183,9 @@ def judge(
     message = f"{report.place}: {report.bad_summary()}"
     if on_bad == "stop":
         raise BadImagesError(
-            f"{message}. Repair or remove them, or leave them out with on_bad_image='skip'", report
+            f"{message}. Repair or remove them, or leave them out with --on-bad-image skip "
+            "(on_bad_image='skip' in Python)",
+            report,
         )
     if len(report.bad) > limit * report.files:
         raise BadImagesError(f"{message}. More than {limit:.4g} of all is too many to skip", report)

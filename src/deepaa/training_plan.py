@@ -289,6 +289,7 @@ def _material(
     known, size = decoding["known"], source["size"]
     reading: dict[str, Any] = {**decoding, "device": device}
     reading["on_bad_image"] = source["on_bad_image"]
+    reading["outside_links"] = source.get("outside_links", False)
     reading["known"] = known.get("train")
     train = StreamedImages(source["data"], size, train=True, crop=crop_for(policy), **reading)
     reading["known"] = known.get("test")
@@ -301,10 +302,10 @@ def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
 
     def load() -> TrainTest:
         names = ("test", "holdout", "size", "root", "on_bad_image")
+        reading = {name: source[name] for name in names}
+        reading["outside_links"] = source.get("outside_links", False)
         try:
-            return train_and_test(
-                source["data"], download=download, **{name: source[name] for name in names}
-            )
+            return train_and_test(source["data"], download=download, **reading)
         except MemoryError as error:
             raise MemoryError(f"{error}; or read them from disk with --stream") from error
 
@@ -313,8 +314,8 @@ def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
 
 
 def _same_images(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    names = (*PATHS, "holdout", "size", "stream", "on_bad_image")
-    return all(one[name] == other[name] for name in names)
+    names = (*PATHS, "holdout", "size", "stream", "on_bad_image", "outside_links")
+    return all(one.get(name) == other.get(name) for name in names)
 
 
 def _settled_root(source: Mapping[str, Any]) -> str | None:

@@ -106,10 +106,14 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
         try:
             return load_images(place, count, side)
         except ValueError:
-            if source.get("on_bad_image") != "skip":
+            if source.get("on_bad_image") != "skip" and not source.get("outside_links"):
                 raise
     found = load_dataset(
-        place, root=source.get("root"), size=side, on_bad_image=source.get("on_bad_image", "stop")
+        place,
+        root=source.get("root"),
+        size=side,
+        on_bad_image=source.get("on_bad_image", "stop"),
+        outside_links=source.get("outside_links", False),
     )
     n = len(found.images)
     return found.images[[i * n // count for i in range(min(n, count))]]
