@@ -436,6 +436,14 @@ def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> Non
     assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0, 1, 2]
 
 
+def test_a_test_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> None:
+    one_step = ("--epochs", 1, "--batch", 160, "--lr", "1e38", "--policy", "none", "--out", "run")
+    code, out, err = command(*TINY, *one_step)
+    assert (code, out.split()) == (2, ["0", "failed", "in", "the", "test"])
+    assert err.splitlines()[-1].startswith("error: seed 0, test after epoch 1: loss nan; lower lr")
+    assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0]
+
+
 def test_a_policy_file_may_go_once_the_run_has_it(command: Any, folder: Path) -> None:
     assert cli.run(["convert", "crop-flip-cutout", "mine.json"]) == 0
     assert command(*TINY, "--policy", "mine.json", "--out", "run")[0] == 0

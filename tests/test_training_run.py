@@ -431,6 +431,71 @@ def test_a_seed_that_fails_at_once_leaves_no_state(tmp_path: Path) -> None:
     assert read_results(tmp_path)[1]["accuracy"] is None
 
 
+class BreakingTest(Net):
+    """Every loss of its training is a number, that of its test is none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = super().forward(x)
+        return out if self.training else out * math.nan
+
+
+def untestable(seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return BreakingTest() if seed == 5 else Net()
+
+
+@pytest.mark.parametrize("checkpoint_seconds", [0.0, 1000.0])
+def test_a_seed_whose_test_fails_is_listed_and_the_others_end(
+    tmp_path: Path, checkpoint_seconds: float
+) -> None:
+    def work(run: Run | None, seeds: list[int]) -> TrainingRun:
+        options: dict[str, Any] = {"parallel": 3, "checkpoint_seconds": checkpoint_seconds}
+        return TrainingRun(MATERIAL, untestable, POLICY, CONFIG, seeds, run=run, **options)
+
+    with opened(tmp_path) as run:
+        events = list(work(run, [1, 5, 2]))
+    (failure,) = [event for event in events if isinstance(event, SeedFailure)]
+    assert (failure.seed, failure.epoch) == (5, 3)
+    assert failure.reason.startswith("seed 5, test after epoch 3: loss nan; lower lr (0.05)")
+    assert failure.reason.endswith("the epochs before it are in failed-5.safetensors")
+    found, content = read_results(tmp_path)
+    assert [result.seed for result in found] == [1, 2]
+    assert content["failed"] == [failure._asdict()]
+    assert {path.name for path in tmp_path.glob("weights-*")} == {weights_name(1), weights_name(2)}
+    # its last state is that of a healthy training
+    config = replace(CONFIG, seed=5)
+    healthy = MATERIAL.training(network(5), POLICY, config, torch.device("cpu"))
+    list(healthy)
+    state, expected = load_file(tmp_path / "failed-5.safetensors"), healthy.state()
+    assert state.keys() == expected.keys()
+    assert all(torch.equal(state[name], expected[name]) for name in state)
+    with opened(tmp_path) as run:
+        again = work(run, [1, 5, 2])
+        assert (again.failures, list(again)) == ([failure], [])
+    (alone,) = [event for event in work(None, [5]) if isinstance(event, SeedFailure)]
+    assert alone.reason.endswith("the epochs before it are not kept")
+
+
+def test_a_test_that_raises_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> None:
+    def raising(model: nn.Module) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch, opened(tmp_path) as run:
+        patch.setattr(MATERIAL, "test", raising)
+        with pytest.raises(MemoryError):
+            list(task(run, [0], checkpoint_seconds=1000.0))
+    with opened(tmp_path) as run:
+        (result,) = list(task(run, [0]))
+    assert isinstance(result, SeedResult)
+    expected = task(None, [0])
+    list(expected)
+    assert (result.accuracy, result.loss) == (
+        expected.results[0].accuracy,
+        expected.results[0].loss,
+    )
+
+
 # Copies
 
 

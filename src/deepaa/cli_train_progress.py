@@ -135,7 +135,9 @@ def _one_table(task: TrainingRun, out: Path) -> int | None:
             f"{duration(r.seconds):>9}{r.images_per_second:15,.0f}"
         )
     for failure in sorted(task.failures):
-        typer.echo(f"{failure.seed:8}      failed in epoch {failure.epoch + 1}")
+        tested = failure.epoch == task.config.epochs
+        where = "the test" if tested else f"epoch {failure.epoch + 1}"
+        typer.echo(f"{failure.seed:8}      failed in {where}")
     if not results:
         return None
     found = summary([result.accuracy for result in results])

@@ -38,11 +38,11 @@ class SeedResult(NamedTuple):
 
 
 class SeedFailure(NamedTuple):
-    """A training that ended before its last epoch, because a loss was no number."""
+    """A training without a result, because a loss was no number."""
 
     seed: int
     epoch: int
-    """The one it failed in, counted from 0."""
+    """The one it failed in, counted from 0; the number of all where the test failed."""
     reason: str
 
 

@@ -7,6 +7,7 @@ the same networks, bit for bit. Later calls add seeds to the same folder.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -155,20 +156,24 @@ class TrainingRun:
             self.write_results()
         return events
 
-    def finish(self, together: int) -> list[SeedResult]:
+    def finish(self, together: int) -> list[Event]:
         """Test the networks at work, of `together` that were trained at once."""
-        found = [self._tested(*pair, together) for pair in self._at_work.items()]
-        for seed, training in self._at_work.items():
-            self._write_tensors(weights_name(seed), training.model.state_dict())
-        for result in found:
-            self.results.append(result)
-            self._log("seed", result._asdict())
+        tested = {seed: self._tested(seed, its, together) for seed, its in self._at_work.items()}
+        events: list[Event] = []
+        for seed, outcome in tested.items():
+            if isinstance(outcome, FloatingPointError):
+                events.append(self._give_up(seed, outcome))
+                continue
+            self._write_tensors(weights_name(seed), self._at_work[seed].model.state_dict())
+            self.results.append(outcome)
+            self._log("seed", outcome._asdict())
+            events.append(outcome)
         self._at_work = {}
-        if found:
+        if events:
             self._keep()  # with nothing at work: what a seed that is done leaves are its weights
             self.save()
             self.write_results()
-        return found
+        return events
 
     def leave_if_asked(self) -> None:
         """Leave what is half done if somebody wants to stop."""
@@ -183,13 +188,14 @@ class TrainingRun:
         return training
 
     def _give_up(self, seed: int, error: FloatingPointError) -> SeedFailure:
-        """Leave the seed as failed, with the state before the epoch that failed beside it."""
+        """Leave the seed as failed, with the state of its last good epoch beside it."""
         training = self._at_work.pop(seed)
-        kept = self._write_last_good(seed)
-        reason = f"{error}; " + (
-            f"the epochs before it are in {kept}" if kept else "no epoch ended"
-        )
-        failure = SeedFailure(seed, training.epoch, reason)
+        rest = "no epoch ended"
+        if training.epoch:
+            rest = "the epochs before it are not kept"
+        if kept := self._write_last_good(seed):
+            rest = f"the epochs before it are in {kept}"
+        failure = SeedFailure(seed, training.epoch, f"{error}; {rest}")
         self.failures.append(failure)
         self._log("failed", failure._asdict())
         return failure
@@ -212,10 +218,17 @@ class TrainingRun:
         if self.run is not None:
             write_file(self.run.folder / name, to_bytes(tensors))
 
-    def _tested(self, seed: int, training: Training, together: int) -> SeedResult:
+    def _tested(
+        self, seed: int, training: Training, together: int
+    ) -> SeedResult | FloatingPointError:
         # batch norm's statistics are those of the main process's share
         metrics = distributed.from_main(by_main(lambda: self.material.test(training.model)))
         assert metrics is not None
+        if not math.isfinite(metrics.loss):
+            return FloatingPointError(
+                f"seed {seed}, test after epoch {training.epoch}: loss {metrics.loss}; lower lr "
+                f"({self.config.lr}) or look at the images"
+            )
         times = self._times.get(seed, [])
         rate = median([images / max(seconds, 1e-9) for seconds, images in times] or [0.0])
         return SeedResult(
@@ -318,7 +331,9 @@ def _train(
         ]
         busy[0].leave_if_asked()
     for run in busy:
-        yield from ((run, result) for result in run.finish(len(group)))
+        run.save()  # whatever becomes of a test, no epoch is lost
+    for run in busy:
+        yield from ((run, event) for event in run.finish(len(group)))
 
 
 def _device_name(device: torch.device) -> str:
