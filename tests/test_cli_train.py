@@ -26,7 +26,7 @@ from deepaa import cli
 from deepaa.models import build_model
 from deepaa.report.accuracy_tables import accuracy_row
 from deepaa.results import read_results
-from deepaa.runs import read_history
+from deepaa.runs import config_hash, read_history
 
 ENVIRONMENT = {
     **os.environ,
@@ -416,6 +416,24 @@ def test_a_run_keeps_its_settings(command: Any) -> None:
     code, _, err = command("--resume", "run", "--lr", "0.3")
     assert code == 2
     assert "--resume takes every setting from the run; leave out --lr" in err
+
+
+def test_a_run_older_than_a_setting_has_its_default(command: Any, folder: Path) -> None:
+    policy = ("--policy", "crop-flip", "--out", "run")
+    assert command(*TINY, *policy)[0] == 0
+    path = folder / "run" / "config.json"
+    document = json.loads(path.read_text())
+    del document["settings"]["train"]["tune"]
+    document["sha256"] = config_hash(document["settings"])
+    path.write_text(json.dumps(document))
+    for arguments in (("--resume", "run", "--seeds", 1), (*TINY, *policy)):
+        code, _, err = command(*arguments)
+        assert code == 0, err
+    assert [seed for seed, _, _ in results("run")] == [0, 1, 2]
+    assert json.loads(path.read_text()) == document
+    code, _, err = command(*TINY, *policy, "--set", "tune=true")
+    assert code == 2
+    assert "holds a run with other settings: train.tune: not set there, true now" in err
 
 
 def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> None:

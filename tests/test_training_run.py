@@ -261,7 +261,8 @@ def test_unfinished_seeds_come_first(tmp_path: Path) -> None:
 
 
 def test_another_configuration_is_refused_naming_the_difference(tmp_path: Path) -> None:
-    opened(tmp_path / "run").close()
+    with opened(tmp_path / "run") as run:
+        run.save({}, {"seeds": []})
     with pytest.raises(RunError, match=r"train.lr: 0.05 there, 0.1 now"):
         opened(tmp_path / "run", replace(CONFIG, lr=0.1))
     other = identity(load_policy("crop-flip-cutout"), "net", CONFIG, MATERIAL, {})

@@ -65,7 +65,8 @@ def policy_hash(policy: Policy | None) -> str | None:
 def recognised(found: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     """An identity in the words of the run in `folder`, where only names and places differ.
 
-    Checksums tell images and policies apart, so both may have moved since the run began.
+    Checksums tell images and policies apart, so both may have moved since the run began. A setting
+    that is younger than the run has its default there.
     """
     found = dict(found)
     if not (Path(folder) / "config.json").exists():
@@ -73,6 +74,7 @@ def recognised(found: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
     known = read_config(folder)
     if known.get("kind") != KIND:
         return found
+    found["train"] = _said(found["train"], known["train"])
     words: dict[str, Any] = {}
     images, there = found["images"], known["images"]
     if all(images[name] == there.get(name) for name in ("fingerprint", "test_fingerprint")):
@@ -82,6 +84,12 @@ def recognised(found: Mapping[str, Any], folder: str | Path) -> dict[str, Any]:
         words["policy"] = known["source"].get("policy")
     found["source"] = {**found["source"], **words}
     return found
+
+
+def _said(train: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without defaults that a run says nothing about."""
+    defaults = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
+    return {k: v for k, v in train.items() if k in there or v != defaults[k]}
 
 
 def places_of(folder: Path) -> dict[str, Any]:
