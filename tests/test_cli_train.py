@@ -441,7 +441,7 @@ def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> Non
     code, out, err = command(*broken)
     assert (code, out.split()) == (2, ["0", "failed", "in", "epoch", "1"])
     (line,) = err.splitlines()
-    pattern = r"error: seed 0, epoch 0, step \d: loss \S+, gradient norm \S+; lower lr \(1e\+30\)"
+    pattern = r"error: seed 0, epoch 1, step \d: loss \S+, gradient norm \S+; lower lr \(1e\+30\)"
     assert re.match(pattern, line), line
     assert line.endswith("; no epoch ended")
     # the folder is not blocked
@@ -450,7 +450,7 @@ def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> Non
     code, _, err = command(*broken, "--seeds", 2)
     assert code == 2
     assert "seed 1 failed, the others go on" in err
-    assert "error: 2 seeds failed, the first: seed 1, epoch 0" in err
+    assert "error: 2 seeds failed, the first: seed 1, epoch 1" in err
     assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0, 1, 2]
 
 

@@ -329,7 +329,7 @@ def test_loss_that_is_no_number_stops_with_epoch_and_step(where):
             return out
 
     run = start(model=Broken(), n=192)
-    with pytest.raises(FloatingPointError, match=f"epoch {epoch}, step {step}: loss nan"):
+    with pytest.raises(FloatingPointError, match=f"epoch {epoch + 1}, step {step + 1}: loss nan"):
         list(run)
     assert run.epoch == epoch
     with pytest.raises(RuntimeError, match="interrupted"):  # nobody saves those weights
@@ -342,7 +342,7 @@ def test_gradient_that_is_no_number_in_the_last_step_stops_too():
     model = build_model("small", 10)
     model.network[-1].weight.register_hook(lambda gradient: gradient * math.nan)
     run = start(replace(SHORT, epochs=1, clip=0.0), n=64, model=model)
-    with pytest.raises(FloatingPointError, match=r"epoch 0, step 0.*gradient norm nan"):
+    with pytest.raises(FloatingPointError, match=r"epoch 1, step 1:.*gradient norm nan"):
         list(run)
 
 
@@ -352,7 +352,7 @@ def test_long_epochs_stop_before_their_end(monkeypatch):
     steps = []
     model.register_forward_hook(lambda module, _, __: steps.append(module.training))
     model.network[-1].weight.register_hook(lambda gradient: gradient * math.nan)
-    with pytest.raises(FloatingPointError, match="step 0"):
+    with pytest.raises(FloatingPointError, match="step 1:"):
         list(start(replace(SHORT, batch=10), model=model))
     assert sum(steps) == 2
 

@@ -220,7 +220,7 @@ def test_one_that_fails_leaves_the_others_alone():
     assert len(rounds) == 2, "the one that failed is not asked again"
     assert rounds[0][0].epoch == 0
     assert isinstance(rounds[1][0], FloatingPointError)
-    assert "seed 1, epoch 1, step 2: loss nan" in str(rounds[1][0])
+    assert "seed 1, epoch 2, step 3: loss nan" in str(rounds[1][0])
     assert rounds[1][1].epoch == 1
     assert same(together[1].state(), alone.state())
 

@@ -393,7 +393,7 @@ def test_a_seed_that_fails_is_listed_and_the_others_go_on(
         events = list(work(run, seeds))
         (failure,) = [event for event in events if isinstance(event, SeedFailure)]
         assert (failure.seed, failure.epoch) == (5, 1)
-        assert failure.reason.startswith("seed 5, epoch 1, step 2: loss nan")
+        assert failure.reason.startswith("seed 5, epoch 2, step 3: loss nan")
         assert failure.reason.endswith("the epochs before it are in failed-5.safetensors")
     found, content = read_results(tmp_path)
     assert [(r.seed, r.accuracy, r.loss) for r in found] == [

@@ -182,7 +182,7 @@ class Training:
     def _check_finite(self, book: Tensor) -> Tensor:
         """The book over all processes; stops at the first step whose loss or gradient is no number.
 
-        Waits for the device.
+        Waits for the device. The error counts epochs and steps from 1, as progress does.
         """
         if self._shared:
             norms = book[NORM].clone()
@@ -193,7 +193,7 @@ class Training:
         if bool(bad.any()):
             step = int(bad.int().argmax())
             raise FloatingPointError(
-                f"seed {self.config.seed}, epoch {self.epoch}, step {step}: loss "
+                f"seed {self.config.seed}, epoch {self.epoch + 1}, step {step + 1}: loss "
                 f"{float(book[LOSS, step])}, gradient norm {float(book[NORM, step])}; lower lr "
                 f"({self.config.lr}) or look at the images"
             )
@@ -242,7 +242,8 @@ class Training:
     def _require_whole(self) -> None:
         if not self._whole:
             raise RuntimeError(
-                f"epoch {self.epoch} was interrupted: its weights belong to no epoch; load a state"
+                f"epoch {self.epoch + 1} was interrupted: its weights belong to no epoch; load a "
+                "state"
             )
 
 
