@@ -444,14 +444,24 @@ def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> Non
     pattern = r"error: seed 0, epoch 1, step \d: loss \S+, gradient norm \S+; lower lr \(1e\+30\)"
     assert re.match(pattern, line), line
     assert line.endswith("; no epoch ended")
-    # the folder is not blocked
-    code, out, err = command("--resume", "run")
-    assert (code, out.split()[:2], err) == (0, ["0", "failed"], "")
+    # a call that trains nothing says so again, and the folder is not blocked
+    assert command("--resume", "run") == (code, out, err)
     code, _, err = command(*broken, "--seeds", 2)
     assert code == 2
     assert "seed 1 failed, the others go on" in err
-    assert "error: 2 seeds failed, the first: seed 1, epoch 1" in err
+    assert "error: 3 seeds failed, the first: seed 0, epoch 1" in err
     assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0, 1, 2]
+
+
+def test_a_seed_that_failed_may_be_given_again(command: Any, folder: Path) -> None:
+    broken = (*TINY, "--policy", "none", "--lr", "1e30", "--set", "clip=0", "--out", "run")
+    assert command(*broken)[0] == 2
+    for again in (broken, ("--resume", "run")):
+        code, out, err = command(*again, "--seed", 0)
+        assert (code, out.split()[:2]) == (2, ["0", "failed"])
+        assert err.startswith("error: seed 0, epoch 1, step ")
+    kinds = [record["kind"] for record in read_history(folder / "run")]
+    assert kinds == ["failed", "again", "failed", "again", "failed"]
 
 
 def test_a_test_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> None:

@@ -420,6 +420,32 @@ def test_a_seed_that_fails_is_listed_and_the_others_go_on(
     assert [r.seed for r in read_results(tmp_path)[0]] == [1, 2, 6]
 
 
+def test_a_seed_that_failed_is_trained_again_where_it_is_asked_for(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        seeds = agreed_seeds(run, count=None, given=[1, 5], resume=False)
+        list(TrainingRun(MATERIAL, sometimes_broken, POLICY, CONFIG, seeds, run=run))
+        with pytest.raises(RunError, match="seed 1 would be trained twice"):
+            agreed_seeds(run, count=None, given=[5, 1], resume=False)
+        assert agreed_seeds(run, count=1, given=[5], resume=False, remember=False) == [1, 5, 6]
+        assert task(run, seeds).pending == []
+        assert agreed_seeds(run, count=None, given=[5], resume=False) == [1, 5]
+    with opened(tmp_path) as run:  # as after a kill before its first epoch ended
+        assert agreed_seeds(run, count=None, given=[], resume=True) == [1, 5]
+        work = task(run, seeds)
+        assert (work.pending, work.begun, work.failures) == ([5], [], [])
+        assert [event.seed for event in work] == [5, 5, 5, 5]
+    found, content = read_results(tmp_path)
+    alone = task(None, [1, 5])
+    list(alone)
+    assert [(r.seed, r.accuracy, r.loss) for r in found] == [
+        (r.seed, r.accuracy, r.loss) for r in alone.results
+    ]
+    assert content["failed"] == []
+    assert not list(tmp_path.glob("failed-*"))
+    seconds = [r["seconds"] for r in read_history(tmp_path) if r["kind"] == "epoch"]
+    assert found[1].seconds == pytest.approx(sum(seconds[-3:]))
+
+
 def test_a_seed_that_fails_at_once_leaves_no_state(tmp_path: Path) -> None:
     broken = replace(CONFIG, lr=1e30, clip=0.0)
     with opened(tmp_path, broken) as run:

@@ -31,8 +31,8 @@ CAUTION = (
 
 def follow(
     tasks: Mapping[str, TrainingRun], parallel: int = 1, *, tensorboard: bool = False
-) -> list[SeedFailure]:
-    """Train and show progress, in the main process alone; the seeds that failed.
+) -> None:
+    """Train and show progress, in the main process alone.
 
     Args:
         tasks: By the name that tells them apart; the only one needs none.
@@ -45,11 +45,8 @@ def follow(
         if tensorboard and task.run is not None
     }
     progress = _Progress(tasks, parallel) if distributed.is_main() else None
-    failed = []
     try:
         for task, event in train_side_by_side(list(tasks.values()), parallel):
-            if isinstance(event, SeedFailure):
-                failed.append(event)
             if progress is not None:
                 progress.show(task, event)
             if (log := logs.get(id(task))) is not None:
@@ -59,7 +56,6 @@ def follow(
             log.close()
         if progress is not None:
             progress.clear()
-    return failed
 
 
 class _Progress:

@@ -131,12 +131,12 @@ class Work:
             _name(order, self.out): self._task(plan, run, stop)
             for order, plan, run in zip(self.orders, plans, runs, strict=True)
         }
-        failed = cli_train_progress.follow(tasks, self.parallel, tensorboard=self.tensorboard)
+        cli_train_progress.follow(tasks, self.parallel, tensorboard=self.tensorboard)
         if any(task.stopped for task in tasks.values()):
             cli_train_progress.say(self._farewell(tasks.values()))
             raise typer.Exit(stop.exit_code or 143)
         cli_train_progress.conclude(tasks, self.out)
-        if failed:
+        if failed := [each for task in tasks.values() for each in sorted(task.failures)]:
             raise _told_once(failed)
 
     def _seeds(self, run: Run | None, *, remember: bool = True) -> list[int]:

@@ -21,6 +21,8 @@ from deepaa.training_data import Material
 SEEDS, PLACES, SCANS = "seeds.json", "places.json", "scan.json"
 POLICIES = "policies.json"
 KIND = "train"
+AGAIN = "again"
+"""The kind of record that lets a seed that failed be trained once more."""
 PATHS = ("data", "test", "root")
 """What of the source says where the images lie; a run finds them elsewhere by their checksums."""
 MOST_SEED = 2**63 - 1
@@ -133,8 +135,9 @@ def results_of(history: Sequence[Mapping[str, Any]]) -> list[SeedResult]:
 
 
 def failures_of(history: Sequence[Mapping[str, Any]]) -> list[SeedFailure]:
-    """The seeds that failed, by a run's history."""
-    return [SeedFailure(**row) for row in _rows(history, "failed")]
+    """The seeds that failed and were not asked for again, by a run's history."""
+    newest = {row["seed"]: row for row in history if row["kind"] in ("failed", AGAIN)}
+    return [SeedFailure(**row) for row in _rows(list(newest.values()), "failed")]
 
 
 def _rows(history: Sequence[Mapping[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -164,7 +167,7 @@ def agreed_seeds(
     Args:
         count: So many seeds that the run does not have. None is one where it would have none: a
             kill may have come before it knew its seeds.
-        given: Seeds by number.
+        given: Seeds by number; those that failed are trained again.
         resume: Whether seeds that were asked for before may still be unfinished.
         remember: Without it, the folder stays as it is.
     """
@@ -175,6 +178,8 @@ def agreed_seeds(
         known, new = _known_and_new(run, count, given, resume)
         if new and remember:
             run.write_json(SEEDS, {"asked": [*known, *new]})
+        if remember:
+            _try_again(run, [seed for seed in given if seed in known])
         return [*known, *new]
 
     return distributed.from_main(by_main(agree)) or []
@@ -185,15 +190,15 @@ def _known_and_new(
 ) -> tuple[list[int], list[int]]:
     path = run.folder / SEEDS
     known: list[int] = read_json(path)["asked"] if path.exists() else []
-    if repeated := sorted(seed for seed in given if seed in known):
+    run.latest()  # drops records that no state stands for
+    history = run.history()
+    failed = {failure.seed for failure in failures_of(history)}
+    if repeated := sorted(seed for seed in given if seed in known and seed not in failed):
         raise RunError(
             f"{run.folder}: seed {repeated[0]} would be trained twice; the run has "
             f"{', '.join(map(str, known)) or 'none'}: give others, or --seeds for new ones"
         )
-    run.latest()  # drops records that no state stands for
-    history = run.history()
-    done = {result.seed for result in results_of(history)}
-    done |= {failure.seed for failure in failures_of(history)}
+    done = failed | {result.seed for result in results_of(history)}
     left = [seed for seed in known if seed not in done]
     if left and not resume:
         raise RunError(
@@ -203,6 +208,18 @@ def _known_and_new(
     if count is None and not given and not known:
         count = 1
     after = max([-1, *known, *given]) + 1
-    new = [*given, *range(after, after + (count or 0))]
+    new = [seed for seed in given if seed not in known]
+    new += range(after, after + (count or 0))
     check_seeds(new)
     return known, new
+
+
+def _try_again(run: Run, failed: Sequence[int]) -> None:
+    """Let these seeds be trained once more; on disk at once, for a stop may come any time."""
+    if not failed:
+        return
+    saved = run.latest()
+    assert saved is not None  # a failure is kept with a state
+    for seed in failed:
+        run.log({"kind": AGAIN, "seed": seed})
+    run.save(saved.tensors, saved.position)

@@ -31,6 +31,11 @@ from deepaa.training_data import Material
 from deepaa.training_folder import failures_of, results_of
 
 
+def failed_name(seed: int) -> str:
+    """The file in the run folder that gets the last good state of a seed that failed."""
+    return f"failed-{seed}.safetensors"
+
+
 def weights_name(seed: int | str) -> str:
     """The file in the run folder that gets the network of a seed after its last epoch."""
     return f"weights-{seed}.safetensors"
@@ -109,6 +114,8 @@ class TrainingRun:
                 self._times.setdefault(record["seed"], []).append(
                     (record["seconds"], record["images"])
                 )
+            elif record["kind"] == "failed":  # if it is trained again, it begins anew
+                self._times.pop(record["seed"], None)
 
     @property
     def pending(self) -> list[int]:
@@ -135,6 +142,8 @@ class TrainingRun:
         for seed, training in zip(group, trainings, strict=True):
             if state := part_of(self._state, f"{seed}."):
                 training.load_state(state)
+            elif self.run is not None:  # what is left where it failed before
+                (self.run.folder / failed_name(seed)).unlink(missing_ok=True)
         self._at_work = dict(zip(group, trainings, strict=True))
         self._group, self._state = list(group), {}
         return trainings
@@ -210,7 +219,7 @@ class TrainingRun:
         own = part_of(state, f"{seed}.")
         if not own:
             return None
-        name = f"failed-{seed}.safetensors"
+        name = failed_name(seed)
         self._write_tensors(name, own)
         return name
 
