@@ -354,6 +354,38 @@ def test_labels_that_do_not_fit(command: Any) -> None:
         assert err.count("\n") == 1
 
 
+def test_images_of_a_run_can_move(command: Any, folder: Path) -> None:
+    assert command(*TINY, "--out", "run")[0] == 0
+    (folder / "blobs.npz").rename(folder / "elsewhere.npz")
+    assert command("--resume", "run")[0] == 2
+    code, out, err = command("--resume", "run", "--data", "elsewhere.npz")
+    assert code == 0, err
+    assert "policy" in out
+    images, labels = blobs(200, 3)
+    np.savez("others.npz", x=images.numpy(), y=labels.numpy())
+    code, _, err = command("--resume", "run", "--data", "others.npz")
+    assert code == 2
+    assert "fingerprint" in err
+
+
+def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None:
+    code, out, _ = command(*TINY, "--splits", "60,80,40", "--dry-run")
+    assert code == 0
+    assert "splits   pretrain 60, search 80, validation 40" in out
+    assert command(*TINY, "--splits", "60,80,40", "--steps", "1", "--out", "run")[0] == 0
+    kept = json.loads((folder / "run/splits.json").read_text())
+    assert {name: len(part) for name, part in kept.items()} == {
+        "pretrain": 60,
+        "search": 80,
+        "validation": 40,
+    }
+    assert command("--resume", "run")[0] == 0
+    for wrong, message in (("60,80", "three numbers"), ("9999,80,40", "the data set has 200")):
+        code, _, err = command(*TINY, "--splits", wrong, "--dry-run")
+        assert code == 2
+        assert message in err
+
+
 def test_weights_of_another_network(command: Any) -> None:
     save_file(Net().state_dict(), "net.safetensors")
     code, _, err = command(*TINY, "--model", "small", "--weights", "net.safetensors")

@@ -15,7 +15,7 @@ from deepaa.cli_search_plan import Plan
 if TYPE_CHECKING:
     from deepaa.run_settings import Settings
 
-WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run"}
+WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
 _SPACE, _NETWORK, _RUN = "What is searched", "The network", "The run"
@@ -27,7 +27,8 @@ def search(
         str | None,
         typer.Option(
             help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
-            "torchvision data set. Default: 4,000 embedded images of CIFAR-10.",
+            "torchvision data set. Default: 4,000 embedded images of CIFAR-10. With --resume: "
+            "where the images of the run are now.",
             rich_help_panel=DATA,
         ),
     ] = None,
@@ -105,6 +106,15 @@ def search(
     ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of pre-training.", rich_help_panel=_NETWORK)
+    ] = None,
+    splits: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C",
+            help="Images for pre-training, search and validation, as 4000,1000,1000. Default: "
+            "half, a quarter and a quarter, up to 4000, 35000 and 10000.",
+            rich_help_panel=_NETWORK,
+        ),
     ] = None,
     settings: Annotated[
         list[str],
@@ -210,6 +220,8 @@ def search(
         }
         if outside_links:  # earlier runs do not have the entry
             source["outside_links"] = True
+        if splits is not None:
+            source["splits"] = _sizes(splits)
     _check_choices(device, source["on_bad_image"])
     where = distributed.init(device)
     try:
@@ -218,9 +230,17 @@ def search(
             plan.for_large = partial(choose, LARGE)
         plan.verify_epochs = verify_epochs if verify else 0
         plan.tensorboard = tensorboard
+        plan.moved = None if resume is None else lasting(data)
         plan.run(download=download, dry_run=dry_run)
     finally:
         distributed.shutdown()
+
+
+def _sizes(splits: str) -> list[int]:
+    parts = splits.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--splits should be three numbers, as 4000,1000,1000, got {splits!r}")
+    return [int(part) for part in parts]
 
 
 def _check_choices(device: str, on_bad_image: str) -> None:

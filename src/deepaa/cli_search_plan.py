@@ -39,6 +39,8 @@ class Plan:
         """The settings for large images, where the user left the preset open."""
         self.verify_epochs = 0
         self.tensorboard = False
+        self.moved: str | None = None
+        """Where the images of a resumed run are now; their checksum says whether they are."""
 
     def run(self, *, download: bool, dry_run: bool) -> None:
         """Search, or only say what would be done."""
@@ -51,6 +53,8 @@ class Plan:
         self._settle(images)
         work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
         source = dict(self.source)
+        if "splits" in source:
+            work["sizes"] = tuple(source["splits"])
         if source["weights"] is not None:
             seed = self.settings.search.seed
             work["model"] = load_model(source["model"], images, seed, source["weights"])
@@ -123,7 +127,7 @@ class Plan:
 
         if download and not distributed.is_main():
             distributed.barrier()  # one process fetches, the others find it
-        where = self.source["data"]
+        where = self.moved or self.source["data"]
         found = load_dataset(where, split="train", download=download, **self._reading())
         if download and distributed.is_main():
             distributed.barrier()
@@ -136,7 +140,7 @@ class Plan:
 
         if not distributed.is_main():
             return
-        test = official_test(self.source["data"], self._reading())
+        test = official_test(self.moved or self.source["data"], self._reading())
 
         def make() -> nn.Module:
             return fresh_model(task, self.source["model"])
