@@ -139,6 +139,15 @@ def test_test_images_without_labels_are_left_alone(
     assert "so it is left alone; the test images are those of val" in caplog.text
 
 
+def test_a_class_without_test_images_is_named(
+    command: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("tree/val/b").rename("b")
+    code, _, err = command(*STREAM, "--policy", "none", "--dry-run")
+    assert code == 0, err
+    assert "tree: no test images of 1 of 2 classes: b; the test says nothing" in caplog.text
+
+
 def test_parts_that_are_links_out_of_the_folder(command: Any) -> None:
     Path("tree").rename("elsewhere")
     Path("tree").mkdir()

@@ -14,7 +14,7 @@ from torchvision.datasets.utils import verify_str_arg
 
 from deepaa.data import load_embedded
 from deepaa.sources import load_dataset
-from deepaa.test_sets import held_out, train_and_test
+from deepaa.test_sets import absent_classes, held_out, train_and_test
 
 
 def folder(root: Path, n: int, seed: int, names: str = "abcd", side: int = 16) -> None:
@@ -97,6 +97,38 @@ def test_an_official_test_part_can_be_left_alone():
     data = train_and_test(holdout=0.25)
     assert (len(data.train.labels), len(data.test.labels)) == (3000, 1000)
     assert not torch.equal(data.test.images, load_embedded().test_images)
+
+
+def absent(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return [line for line in said if "no test images" in line]
+
+
+def test_classes_without_test_images_are_named(tmp_path, caplog):
+    folder(tmp_path / "tree/train", 40, 1)
+    folder(tmp_path / "tree/val", 12, 2)
+    train_and_test(tmp_path / "tree")
+    assert not absent(caplog)
+    (tmp_path / "tree/val/b").rename(tmp_path / "b")
+    train_and_test(tmp_path / "tree")
+    line = "no test images of 1 of 4 classes: b; the test says nothing about them"
+    assert absent(caplog) == [f"tree: {line}"]
+    train_and_test(tmp_path / "tree/train", test=tmp_path / "tree/val")
+    assert absent(caplog) == [f"train: {line}"]
+
+
+def test_classes_without_test_images_in_arrays_are_named(tmp_path, caplog):
+    images, labels = (part.numpy() for part in blobs(40, 1))
+    np.savez(tmp_path / "train.npz", x=images, y=labels)
+    few = labels < 2
+    np.savez(tmp_path / "test.npz", x=images[few], y=labels[few])
+    train_and_test(tmp_path / "train.npz", test=tmp_path / "test.npz")
+    line = "train: no test images of 2 of 4 classes: 2, 3; the test says nothing about them"
+    assert absent(caplog) == [line]
+    assert "c9 and 2 more;" in (
+        absent_classes([f"c{i}" for i in range(13)], torch.tensor([12])) or ""
+    )
 
 
 def test_test_images_of_another_folder_are_counted_by_class_name(tmp_path):

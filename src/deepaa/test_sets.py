@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from deepaa.arrays import TEST, open_npz
-from deepaa.folder import STANDS_FOR, unlabelled_parts
+from deepaa.folder import NAMED, STANDS_FOR, unlabelled_parts
 from deepaa.image_files import shown
 from deepaa.sources import LabelledImages, fingerprint, load_dataset
 from deepaa.splits import stratified_splits
@@ -151,4 +152,19 @@ def _checked(both: TrainTest) -> TrainTest:
             f"{train.name}: training images are {sizes[0]}, test images {sizes[1]} pixels; bring "
             "both to one size with --size"
         )
+    if absent := absent_classes(train.class_names, test.labels):
+        _log.warning("%s: %s", train.name, absent)
     return both
+
+
+def absent_classes(class_names: Sequence[str], labels: torch.Tensor) -> str | None:
+    """A line about the classes that no test image has; None where each has some."""
+    counts = labels.bincount(minlength=len(class_names)).tolist()
+    absent = [shown(name) for name, n in zip(class_names, counts, strict=True) if not n]
+    if not absent:
+        return None
+    more = f" and {len(absent) - NAMED} more" if len(absent) > NAMED else ""
+    return (
+        f"no test images of {len(absent)} of {len(class_names)} classes: "
+        f"{', '.join(absent[:NAMED])}{more}; the test says nothing about them"
+    )

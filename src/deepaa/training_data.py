@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from deepaa import distributed
 from deepaa.models import build_model, channel_statistics
 from deepaa.own_model import is_own, load_model
 from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
 from deepaa.streaming import StreamedBatches, StreamedImages, evaluate_streamed
-from deepaa.test_sets import TrainTest
+from deepaa.test_sets import TrainTest, absent_classes
 from deepaa.train import Metrics, Training, check_model, evaluate
 from deepaa.train_config import TrainConfig
 
@@ -21,6 +23,8 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation of the channels."""
 SAMPLE = 512
 """Images from which the levels of images on disk are taken."""
+
+_log = logging.getLogger(__name__)
 
 
 class Material(Protocol):
@@ -118,6 +122,9 @@ class FromDisk:
         """Two parts of one folder, on the device of the training."""
         if train.class_names != test.class_names:
             raise ValueError(f"{name}: the test images have other classes than the training images")
+        absent = absent_classes(test.class_names, test.labels)
+        if absent is not None and distributed.is_main():
+            _log.warning("%s: %s", name, absent)
         self.train, self.test_part, self.name = train, test, name
         self._sample: LabelledImages | None = None
 
