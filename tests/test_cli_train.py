@@ -633,8 +633,9 @@ def test_a_signal_saves_and_leaves(folder: Path) -> None:
     assert "seeds 0, 1 not finished; go on with: deepaa train --resume" in errors
 
 
-def test_a_stop_before_an_epoch_ended_does_not_claim_to_have_saved(folder: Path) -> None:
-    process = start(*LONG, "--batch", "1", "--copies", "200", "--out", "run")
+@pytest.mark.parametrize("more", ["", " --parallel 2"])
+def test_a_stop_before_an_epoch_ended_does_not_claim_to_have_saved(folder: Path, more: str) -> None:
+    process = start(*LONG, "--batch", "1", "--copies", "200", "--out", "run", *more.split())
     deadline = time.monotonic() + 60
     while not (folder / "run/results.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -644,7 +645,7 @@ def test_a_stop_before_an_epoch_ended_does_not_claim_to_have_saved(folder: Path)
     assert read_history(folder / "run") == []
     assert errors == (
         "stopped before an epoch ended: only the settings are saved; begin with: deepaa train "
-        "--resume run\n"
+        f"--resume run{more}\n"
     )
 
 

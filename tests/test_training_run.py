@@ -346,6 +346,42 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.parametrize("checkpoint_seconds", [0.0, 1000.0])
+@pytest.mark.parametrize("calls", [1, 6, 24])
+def test_begun_seeds_beyond_parallel_wait_with_their_state(
+    tmp_path: Path, calls: int, checkpoint_seconds: float
+) -> None:
+    whole = task(None, [0, 1, 2], parallel=3)
+    list(whole)
+    with opened(tmp_path) as run:
+        together = task(run, [0, 1, 2], parallel=3)
+        assert [e.seed for _, e in zip(range(3), together, strict=False)] == [0, 1, 2]
+    left = calls
+    events: list[Any] = []
+
+    def stop() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    options: dict[str, Any] = {"parallel": 1, "checkpoint_seconds": checkpoint_seconds}
+    with opened(tmp_path) as run:  # stopped while some of them wait
+        work = task(run, [0, 1, 2], stop=stop, **options)
+        assert work.begun == [0, 1, 2]
+        events += work
+        assert work.stopped
+    with opened(tmp_path) as run:
+        events += task(run, [0, 1, 2], **options)
+    # each goes on after its first epoch, one after the other, none of them twice
+    epochs = [(e.seed, e.record.epoch) for e in events if isinstance(e, SeedEpoch)]
+    assert epochs == [(seed, epoch) for seed in (0, 1, 2) for epoch in (1, 2)]
+    found, _ = read_results(tmp_path)
+    assert [(r.seed, r.accuracy, r.loss) for r in found] == [
+        (r.seed, r.accuracy, r.loss) for r in whole.results
+    ]
+    assert {result.parallel for result in found} == {1}
+
+
 def test_a_run_that_is_done_needs_no_large_file_for_further_seeds(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
         list(task(run, [0, 1]))

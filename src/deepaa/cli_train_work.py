@@ -171,6 +171,8 @@ class Work:
 
     def _farewell(self, tasks: Iterable[TrainingRun]) -> str:
         again = f"deepaa train --resume {self.out}"
+        if self.parallel > 1:
+            again += f" --parallel {self.parallel}"
         if any(task.has_state for task in tasks):
             return f"stopped; whole epochs are saved, one in work is lost; go on with: {again}"
         return f"stopped before an epoch ended: only the settings are saved; begin with: {again}"

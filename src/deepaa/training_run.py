@@ -126,7 +126,7 @@ class TrainingRun:
 
     @property
     def begun(self) -> list[int]:
-        """Seeds that were being trained when the run was left."""
+        """Seeds that were being trained when the run was left, and are not at work again."""
         return [seed for seed in self._group if seed in self.pending]
 
     def __iter__(self) -> Iterator[Event]:
@@ -137,7 +137,7 @@ class TrainingRun:
     # What `train_side_by_side` asks for
 
     def begin(self, group: Sequence[int]) -> list[Training]:
-        """Trainings of these seeds, where they were left."""
+        """Trainings of these seeds, where they were left; others that were begun wait."""
         trainings = [self._training(seed) for seed in group]
         for seed, training in zip(group, trainings, strict=True):
             if state := part_of(self._state, f"{seed}."):
@@ -145,7 +145,12 @@ class TrainingRun:
             elif self.run is not None:  # what is left where it failed before
                 (self.run.folder / failed_name(seed)).unlink(missing_ok=True)
         self._at_work = dict(zip(group, trainings, strict=True))
-        self._group, self._state = list(group), {}
+        self._group = [seed for seed in self.begun if seed not in group]
+        self._state = {
+            f"{seed}.{name}": tensor
+            for seed in self._group
+            for name, tensor in part_of(self._state, f"{seed}.").items()
+        }
         return trainings
 
     def note(self, outcomes: Mapping[int, Outcome]) -> list[Event]:
@@ -259,15 +264,18 @@ class TrainingRun:
             self.run.log({"kind": kind, **record})
 
     def _keep(self) -> None:
-        """Hold the state that belongs to the newest records, and save it when it is time."""
+        """Hold the state that belongs to the newest records, and save it when it is time.
+
+        Seeds that were begun and wait for their turn stay as they were left.
+        """
         if self.run is None:
             return
-        state = {
+        state = self._state | {
             f"{seed}.{name}": tensor
             for seed, training in self._at_work.items()
             for name, tensor in training.snapshot().items()
         }
-        self._unsaved = (list(self._at_work), state)
+        self._unsaved = ([*self._at_work, *self._group], state)
         if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
             self.save()
 
@@ -310,9 +318,9 @@ Place = tuple[TrainingRun, int]
 
 
 def _next_group(runs: Sequence[TrainingRun], parallel: int) -> list[Place]:
-    """Seeds to train together: those that were begun, else the next ones."""
+    """At most `parallel` seeds to train together: of those that were begun, else the next ones."""
     if begun := [(run, seed) for run in runs for seed in run.begun]:
-        return begun
+        return begun[:parallel]
     pending = [set(run.pending) for run in runs]
     turns = zip_longest(*(run.seeds for run in runs))
     places = [
