@@ -133,10 +133,10 @@ def test_reports_survive_json_with_any_name(tmp_path: Path) -> None:
 def test_threads_follow_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(48)), raising=False)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    assert scan._threads() == 48
+    assert scan.own_cores(64) == 48
     for beside, threads in (("8", 6), ("100", 1), ("", 48)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", beside)
-        assert scan._threads() == threads
+        assert scan.own_cores(64) == threads
 
 
 # Two processes

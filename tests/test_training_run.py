@@ -559,6 +559,33 @@ def test_a_test_that_raises_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> 
     )
 
 
+def test_an_error_between_checkpoints_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> None:
+    with opened(tmp_path) as run:
+        begun = task(run, [0], checkpoint_seconds=1000.0)
+        events = iter(begun)
+        next(events)
+        note = begun.note
+        monkeypatch.setattr(begun, "note", lambda outcomes: note(1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            next(events)
+    with opened(tmp_path) as run:
+        left = [event for event in task(run, [0]) if isinstance(event, SeedEpoch)]
+    assert [event.record.epoch for event in left] == list(range(1, CONFIG.epochs))
+
+
+def test_seeds_of_other_numbers_of_processes_are_told_apart(tmp_path: Path, caplog: Any) -> None:
+    with opened(tmp_path) as run:
+        (result,) = [e for e in task(run, [0]) if isinstance(e, SeedResult)]
+        assert result.processes == 1
+    path = tmp_path / "history.jsonl"
+    with opened(tmp_path) as run:
+        more = task(run, [0, 1])
+        more.results = [result._replace(processes=8)]
+        list(more)
+    assert "shared a batch among 8 processes, now 1" in caplog.text
+    assert path.read_text().count('"processes": 1') == 2
+
+
 # Copies
 
 

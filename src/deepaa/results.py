@@ -35,6 +35,8 @@ class SeedResult(NamedTuple):
     """Networks that were trained at once on the device."""
     device: str
     torch: str
+    processes: int = 1
+    """That split each batch; batch norm sees the share of one."""
 
 
 class SeedFailure(NamedTuple):

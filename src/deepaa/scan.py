@@ -196,7 +196,7 @@ def judge(
 
 def in_threads(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
     """`work(i)` for i in 0..n-1, in order; Pillow decodes outside Python's lock."""
-    pool = ThreadPoolExecutor(max_workers=_threads())
+    pool = ThreadPoolExecutor(max_workers=own_cores(MOST_THREADS))
     try:
         for start in range(0, n, _CHUNK):
             with quiet_pillow():
@@ -206,8 +206,8 @@ def in_threads(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _threads() -> int:
+def own_cores(most: int) -> int:
     """The cores that this process may use, shared with those that torchrun started beside it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     beside = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return min(MOST_THREADS, max(1, (cores or 1) // (int(beside) if beside.isdecimal() else 1)))
+    return min(most, max(1, (cores or 1) // (int(beside) if beside.isdecimal() else 1)))

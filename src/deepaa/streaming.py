@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -22,7 +21,7 @@ from deepaa.image_files import DEFAULT_READING, BadFile, Reading, check_size, sh
 from deepaa.keys import hash_int, sample_keys
 from deepaa.ops import apply_batch
 from deepaa.policy import Policy
-from deepaa.scan import BadImagesError, OnBadImage, ScanReport, in_threads
+from deepaa.scan import BadImagesError, OnBadImage, ScanReport, in_threads, own_cores
 from deepaa.streamed_policy import crop_for, crop_rows, device_part, fitted
 from deepaa.train_batches import batch_rows, batch_sizes
 from deepaa.train_config import TrainConfig
@@ -323,7 +322,7 @@ def _loader(
     files: Decoder, requests: _Requests, workers: int | None
 ) -> DataLoader[Tensor | BadFile]:
     if workers is None:
-        workers = min(MOST_WORKERS, os.cpu_count() or 1)
+        workers = own_cores(MOST_WORKERS)
     return DataLoader(
         files,
         batch_size=None,  # a request is a piece already

@@ -7,9 +7,11 @@ the same networks, bit for bit. Later calls add seeds to the same folder.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from statistics import median
 from typing import Any, NamedTuple
@@ -29,6 +31,8 @@ from deepaa.runs import Run, part_of
 from deepaa.train import EpochRecord, Outcome, TrainConfig, Training, train_together
 from deepaa.training_data import Material
 from deepaa.training_folder import failures_of, results_of
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def failed_name(seed: int) -> str:
@@ -255,6 +259,7 @@ class TrainingRun:
             together,
             _device_name(self.device),
             torch.__version__,
+            distributed.world_size(),
         )
 
     # Saving
@@ -305,6 +310,7 @@ def train_side_by_side(
     """
     for run in runs:
         run.write_results()  # a kill may have come between the last state and this file
+    _warn_of_other_processes(runs)
     try:
         while group := _next_group(runs, parallel):
             yield from _train(runs, group)
@@ -312,6 +318,23 @@ def train_side_by_side(
         for run in runs:
             run.save()
             run.stopped = True
+    except Exception:  # whatever it is, whole epochs are not lost to it
+        for run in runs:
+            with suppress(Exception):  # the disk may be what is wrong
+                run.save()
+        raise
+
+
+def _warn_of_other_processes(runs: Sequence[TrainingRun]) -> None:
+    now = distributed.world_size()
+    before = sorted({result.processes for run in runs for result in run.results} - {now})
+    if before and any(run.pending for run in runs) and distributed.is_main():
+        listed = " and ".join(map(str, before))
+        _LOGGER.warning(
+            "seeds that are done shared a batch among %s processes, now %d: batch norm saw other "
+            "numbers of images, so their accuracies should not be averaged",
+            *(listed, now),
+        )
 
 
 Place = tuple[TrainingRun, int]
