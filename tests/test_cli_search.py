@@ -24,7 +24,9 @@ from safetensors.torch import save_file
 
 import deepaa
 from deepaa import cli, find_policy, load_policy
+from deepaa.cli_data import read_choices
 from deepaa.cli_progress import little_learnt
+from deepaa.cli_search_plan import Plan
 from deepaa.forecast import memory_needed
 from deepaa.models import build_model, frozen_copy
 from deepaa.report.examples import find_originals
@@ -366,6 +368,28 @@ def test_images_of_a_run_can_move(command: Any, folder: Path) -> None:
     code, _, err = command("--resume", "run", "--data", "others.npz")
     assert code == 2
     assert "fingerprint" in err
+
+
+def test_how_files_are_read(command: Any, folder: Path) -> None:
+    for name in "ab":
+        (folder / "pictures" / name).mkdir(parents=True)
+        for i in range(4):
+            Image.new("RGBA", (8, 8), (200, 20 * i, 0, 0)).save(f"pictures/{name}/{i}.png")
+    few = ("--data", "pictures", "--preset", "demo", "--device", "cpu", "--dry-run")
+    for choices in ((), ("--read", "apply_exif=false", "--read", "alpha_colour=0,0,9")):
+        assert command(*few, *choices)[0] == 0
+    source = {"size": None, "root": None, "on_bad_image": "stop", "data": "pictures"}
+    source["read"] = read_choices(["alpha_colour=0,0,9", "apply_exif=false"])
+    plan = Plan(None, json.loads(json.dumps(source)), folder, torch.device("cpu"), 60.0, False)  # type: ignore[arg-type]
+    pixels = plan._images(False).images
+    assert pixels.flatten(2)[0, :, 0].tolist() == [0, 0, 9]
+    code, _, err = command(*few, "--read", "max_pixels=63")
+    assert code == 2
+    assert "pixels" in err
+    for wrong in ("exif=false", "max_pixels=0", "alpha_colour=1,2", "alpha_colour=1,2,256"):
+        code, _, err = command(*few, "--read", wrong)
+        assert code == 2
+        assert f"--read {wrong}: should be apply_exif=true or false" in err
 
 
 def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None:

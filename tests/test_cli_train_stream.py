@@ -218,3 +218,15 @@ def test_two_processes_share_scan_and_batches(folder: Path) -> None:
     assert [code for code, *_ in found] == [2, 2], found
     assert "1 of 40 files is bad (1 not-an-image): val/b/001.png (not an image)" in found[0][2]
     assert found[1][1:] == ("", "")  # said once
+
+
+@pytest.mark.parametrize("way", ["--stream", "--no-stream"])
+def test_how_files_are_read_is_a_choice(command: Any, way: str) -> None:
+    run = (*STREAM, way, "--policy", "none", "--out", "run")
+    code, _, err = command(*run, "--read", "max_pixels=9")
+    assert (code, "pixels" in err) == (2, True), err
+    code, _, err = command(*run, "--read", "max_pixels=99999", "--read", "apply_exif=false")
+    assert code == 0, err
+    assert source_of("run")["read"] == {"max_pixels": 99999, "apply_exif": False}
+    code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
+    assert code == 0, err

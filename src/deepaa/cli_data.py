@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,3 +37,37 @@ OutsideLinks = Annotated[
         rich_help_panel=DATA,
     ),
 ]
+Read = Annotated[
+    list[str],
+    typer.Option(
+        "--read",
+        metavar="NAME=VALUE",
+        help="How image files are read: apply_exif=false leaves them as they were taken, "
+        "max_pixels=100000000 takes larger ones, alpha_colour=0,0,0 shows through transparent "
+        "pixels. May be repeated.",
+        rich_help_panel=DATA,
+    ),
+]
+
+
+def read_choices(given: Sequence[str]) -> dict[str, Any]:
+    """What `--read` says, as fields of `image_files.Reading` that JSON can hold."""
+    found: dict[str, Any] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name == "apply_exif" and value in ("true", "false"):
+            found[name] = value == "true"
+        elif name == "max_pixels" and value.isdecimal() and int(value):
+            found[name] = int(value)
+        elif name == "alpha_colour" and len(colour := _colour(value)) == 3:
+            found[name] = colour
+        else:
+            raise ValueError(
+                f"--read {each}: should be apply_exif=true or false, max_pixels=NUMBER, or "
+                "alpha_colour=R,G,B of 0..255"
+            )
+    return found
+
+
+def _colour(value: str) -> list[int]:
+    return [int(part) for part in value.split(",") if part.isdecimal() and int(part) < 256]

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli_data import DATA, Download, OnBadImage, OutsideLinks, Root, Size
+from deepaa.cli_data import (
+    DATA,
+    Download,
+    OnBadImage,
+    OutsideLinks,
+    Read,
+    Root,
+    Size,
+    read_choices,
+)
 from deepaa.cli_progress import refuse_settings
 from deepaa.cli_search_plan import Plan
 
@@ -130,6 +139,7 @@ def search(
     download: Download = False,
     on_bad_image: OnBadImage = "stop",
     outside_links: OutsideLinks = False,
+    read: Read = [],  # noqa: B006 - as above
     device: Annotated[
         str, typer.Option(help="cpu, cuda, or auto for what there is.", rich_help_panel=_NETWORK)
     ] = "auto",
@@ -220,6 +230,8 @@ def search(
         }
         if outside_links:  # earlier runs do not have the entry
             source["outside_links"] = True
+        if read:
+            source["read"] = read_choices(read)
         if splits is not None:
             source["splits"] = _sizes(splits)
     _check_choices(device, source["on_bad_image"])

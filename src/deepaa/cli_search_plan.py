@@ -118,8 +118,11 @@ class Plan:
             )
 
     def _reading(self) -> dict[str, Any]:
+        from deepaa.image_files import reading_of
+
         found = {name: self.source[name] for name in ("size", "root", "on_bad_image")}
-        return {**found, "outside_links": self.source.get("outside_links", False)}
+        found["outside_links"] = self.source.get("outside_links", False)
+        return found | reading_of(self.source)._asdict()
 
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed

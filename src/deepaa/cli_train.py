@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli_data import DATA, Download, OnBadImage, OutsideLinks, Root, Size
+from deepaa.cli_data import (
+    DATA,
+    Download,
+    OnBadImage,
+    OutsideLinks,
+    Read,
+    Root,
+    Size,
+    read_choices,
+)
 from deepaa.cli_policy import OwnOperations
 from deepaa.cli_progress import refuse_settings
 
@@ -97,6 +106,7 @@ def train(
     ] = None,
     on_bad_image: OnBadImage = "stop",
     outside_links: OutsideLinks = False,
+    read: Read = [],  # noqa: B006 - typer reads it, nobody writes to it
     scan: Annotated[
         bool,
         typer.Option(
@@ -279,6 +289,8 @@ def train(
             source["operations"] = list(operations)
         if outside_links:  # earlier runs do not have the entry, and may get new seeds
             source["outside_links"] = True
+        if read:
+            source["read"] = read_choices(read)
         settings_given = {name: value for name, value in given.items() if value is not None}
         return _new_orders(
             policy,

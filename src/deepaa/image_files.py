@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +75,15 @@ class Reading(NamedTuple):
 
 
 DEFAULT_READING = Reading()
+
+
+def reading_of(source: Mapping[str, Any]) -> Reading:
+    """As a run's entry about its source says; without a word as by default."""
+    said = dict(source.get("read", {}))
+    if "alpha_colour" in said:  # a list, out of JSON
+        red, green, blue = said["alpha_colour"]
+        said["alpha_colour"] = (red, green, blue)
+    return Reading(**said)
 
 
 class TooManyPixelsError(ValueError):

@@ -13,6 +13,7 @@ from torch import nn
 
 from deepaa.agreement import by_main
 from deepaa.compared import compared_policy
+from deepaa.image_files import reading_of
 from deepaa.own_operations import import_operations
 from deepaa.pipeline import SMALL_SIDE, proxy_name
 from deepaa.policy import Policy
@@ -290,6 +291,7 @@ def _material(
     reading: dict[str, Any] = {**decoding, "device": device}
     reading["on_bad_image"] = source["on_bad_image"]
     reading["outside_links"] = source.get("outside_links", False)
+    reading["reading"] = reading_of(source)
     reading["known"] = known.get("train")
     train = StreamedImages(source["data"], size, train=True, crop=crop_for(policy), **reading)
     reading["known"] = known.get("test")
@@ -304,6 +306,7 @@ def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
         names = ("test", "holdout", "size", "root", "on_bad_image")
         reading = {name: source[name] for name in names}
         reading["outside_links"] = source.get("outside_links", False)
+        reading |= reading_of(source)._asdict()
         try:
             return train_and_test(source["data"], download=download, **reading)
         except MemoryError as error:
@@ -314,7 +317,7 @@ def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
 
 
 def _same_images(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    names = (*PATHS, "holdout", "size", "stream", "on_bad_image", "outside_links")
+    names = (*PATHS, "holdout", "size", "stream", "on_bad_image", "outside_links", "read")
     return all(one.get(name) == other.get(name) for name in names)
 
 

@@ -13,6 +13,7 @@ from PIL.Image import Resampling
 from torch import Tensor
 
 from deepaa.data import load_images
+from deepaa.image_files import reading_of
 from deepaa.keys import sample_keys
 from deepaa.ops import Draw, apply_batch
 from deepaa.ops.convert import tensor_to_pil
@@ -106,7 +107,9 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
         try:
             return load_images(place, count, side)
         except ValueError:
-            if source.get("on_bad_image") != "skip" and not source.get("outside_links"):
+            if not (
+                source.get("on_bad_image") == "skip" or {"outside_links", "read"} & set(source)
+            ):
                 raise
     found = load_dataset(
         place,
@@ -114,6 +117,7 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
         size=side,
         on_bad_image=source.get("on_bad_image", "stop"),
         outside_links=source.get("outside_links", False),
+        **reading_of(source)._asdict(),
     )
     n = len(found.images)
     return found.images[[i * n // count for i in range(min(n, count))]]
