@@ -386,7 +386,13 @@ def test_how_files_are_read(command: Any, folder: Path) -> None:
     code, _, err = command(*few, "--read", "max_pixels=63")
     assert code == 2
     assert "pixels" in err
-    for wrong in ("exif=false", "max_pixels=0", "alpha_colour=1,2", "alpha_colour=1,2,256"):
+    for wrong in (
+        "exif=false",
+        "max_pixels=0",
+        "alpha_colour=1,2",
+        "alpha_colour=1,2,256",
+        "alpha_colour=1,x,2,3",
+    ):
         code, _, err = command(*few, "--read", wrong)
         assert code == 2
         assert f"--read {wrong}: should be apply_exif=true or false" in err

@@ -59,7 +59,7 @@ def read_choices(given: Sequence[str]) -> dict[str, Any]:
             found[name] = value == "true"
         elif name == "max_pixels" and value.isdecimal() and int(value):
             found[name] = int(value)
-        elif name == "alpha_colour" and len(colour := _colour(value)) == 3:
+        elif name == "alpha_colour" and (colour := _colour(value)) is not None:
             found[name] = colour
         else:
             raise ValueError(
@@ -69,5 +69,7 @@ def read_choices(given: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _colour(value: str) -> list[int]:
-    return [int(part) for part in value.split(",") if part.isdecimal() and int(part) < 256]
+def _colour(value: str) -> list[int] | None:
+    parts = value.split(",")
+    right = len(parts) == 3 and all(part.isdecimal() and int(part) < 256 for part in parts)
+    return [int(part) for part in parts] if right else None

@@ -118,11 +118,9 @@ class Plan:
             )
 
     def _reading(self) -> dict[str, Any]:
-        from deepaa.image_files import reading_of
+        from deepaa.sources import file_choices
 
-        found = {name: self.source[name] for name in ("size", "root", "on_bad_image")}
-        found["outside_links"] = self.source.get("outside_links", False)
-        return found | reading_of(self.source)._asdict()
+        return {name: self.source[name] for name in ("size", "root")} | file_choices(self.source)
 
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed

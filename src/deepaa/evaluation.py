@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from deepaa.models import outputs_of
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -64,14 +66,8 @@ def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
     Args:
         image: One, uint8 (1, C, H, W), on the model's device.
     """
-    try:
-        with _eval_mode(model), torch.no_grad():
-            logits = model(image)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AssertionError) as error:
-        shape = tuple(image.shape[1:])
-        raise ValueError(f"the model cannot take images of shape {shape}: {error}") from error
+    with _eval_mode(model), torch.no_grad():
+        logits = outputs_of(model, image)
     if not isinstance(logits, Tensor) or logits.ndim != 2:
         got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"the model should return logits (N, classes), got {got}")

@@ -78,7 +78,7 @@ DEFAULT_READING = Reading()
 
 
 def reading_of(source: Mapping[str, Any]) -> Reading:
-    """As a run's entry about its source says; without a word as by default."""
+    """As a run's entry about its source says; runs from before a choice existed do not have it."""
     said = dict(source.get("read", {}))
     if "alpha_colour" in said:  # a list, out of JSON
         red, green, blue = said["alpha_colour"]

@@ -24,6 +24,7 @@ from deepaa.gradients import (
     places_of,
     weights_of,
 )
+from deepaa.models import outputs_of
 
 log = logging.getLogger(__name__)
 WRONG = 0.05
@@ -79,7 +80,7 @@ def problem_in(model: nn.Module, images: Tensor, labels: Tensor) -> str | None:
         with torch.no_grad():
             losses(model, weights_of(model), images, labels, torch.bfloat16, places_of(model))
     except (RuntimeError, TypeError) as error:
-        return str(error).splitlines()[0]
+        return _first(error)
     return None
 
 
@@ -137,18 +138,7 @@ def _first(error: Exception) -> str:
 
 def _outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: int | None) -> Tensor:
     """What the model gives for the images, if that is one number for each class."""
-    try:
-        outputs: Tensor = model(images)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, AssertionError) as error:
-        advice = ""
-        if images.dtype == torch.uint8 and "type" in str(error):
-            advice = "; it gets uint8 images: put deepaa.models.Normalize(mean, std) in front"
-        shape = tuple(images.shape[1:])
-        raise ValueError(
-            f"the model cannot take images of shape {shape}{advice} ({_first(error)})"
-        ) from error
+    outputs: Tensor = outputs_of(model, images)
     if outputs.ndim != 2 or len(outputs) != len(images):
         raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
     largest = max(int(labels.max()), largest or 0)

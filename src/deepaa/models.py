@@ -27,6 +27,7 @@ __all__ = [
     "copied",
     "frozen_copy",
     "model_names",
+    "outputs_of",
     "unwrapped",
 ]
 
@@ -321,6 +322,22 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The module that `torch.compile` wrapped, or the module itself."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     return inner
+
+
+def outputs_of(model: nn.Module, images: Tensor) -> Any:
+    """What a model gives for images; one that cannot take them is refused with the reason."""
+    try:
+        return model(images)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:
+        advice = ""
+        if images.dtype == torch.uint8 and "type" in str(error):
+            advice = "; it gets uint8 images: put deepaa.models.Normalize(mean, std) in front"
+        shape = tuple(images.shape[1:])
+        raise ValueError(
+            f"the model cannot take images of shape {shape}{advice}: {error}"
+        ) from error
 
 
 def copied(model: nn.Module) -> nn.Module:

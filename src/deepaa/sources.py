@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,16 @@ from torch import Tensor
 from deepaa.arrays import TEST, TRAIN, WHOLE, Arrays, open_npz, rgb_of
 from deepaa.data import load_embedded
 from deepaa.folder import list_images
-from deepaa.image_files import MAX_PIXELS, WHITE, Colour, Pixels, Reading, check_size, shown
+from deepaa.image_files import (
+    MAX_PIXELS,
+    WHITE,
+    Colour,
+    Pixels,
+    Reading,
+    check_size,
+    reading_of,
+    shown,
+)
 from deepaa.scan import LIMIT_BAD, OnBadImage, ScanReport, read_images
 from deepaa.splits import check_labels
 from deepaa.stack import ImageStack
@@ -107,6 +117,15 @@ def load_dataset(
         found.images, torch.tensor(found.labels), tree.class_names, path.resolve().name, split
     )
     return data._replace(report=found.report)
+
+
+def file_choices(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of `load_dataset` about files, as a run's entry about its source says."""
+    return {
+        "on_bad_image": source.get("on_bad_image", "stop"),
+        "outside_links": source.get("outside_links", False),
+        **reading_of(source)._asdict(),
+    }
 
 
 def lasting(source: str | Path | None) -> str | None:

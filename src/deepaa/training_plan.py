@@ -21,7 +21,7 @@ from deepaa.policy_file import PBA, SIMPLE, load_policy, policy_names
 from deepaa.recipes import DATA, Recipe, find_recipe
 from deepaa.runs import read_config
 from deepaa.search_config import precision_on
-from deepaa.sources import EMBEDDED, SHORT_NAMES
+from deepaa.sources import EMBEDDED, SHORT_NAMES, file_choices
 from deepaa.streaming import StreamedImages, crop_for
 from deepaa.test_sets import TrainTest, train_and_test
 from deepaa.train_config import TrainConfig, setting
@@ -303,10 +303,8 @@ def _loaded(source: Mapping[str, Any], download: bool) -> TrainTest:
     """Images in memory; one process fetches them, the others find them."""
 
     def load() -> TrainTest:
-        names = ("test", "holdout", "size", "root", "on_bad_image")
-        reading = {name: source[name] for name in names}
-        reading["outside_links"] = source.get("outside_links", False)
-        reading |= reading_of(source)._asdict()
+        names = ("test", "holdout", "size", "root")
+        reading = {name: source[name] for name in names} | file_choices(source)
         try:
             return train_and_test(source["data"], download=download, **reading)
         except MemoryError as error:

@@ -13,13 +13,12 @@ from PIL.Image import Resampling
 from torch import Tensor
 
 from deepaa.data import load_images
-from deepaa.image_files import reading_of
 from deepaa.keys import sample_keys
 from deepaa.ops import Draw, apply_batch
 from deepaa.ops.convert import tensor_to_pil
 from deepaa.policy import Policy
 from deepaa.report.chains import TransformationUse
-from deepaa.sources import EMBEDDED, load_dataset
+from deepaa.sources import EMBEDDED, file_choices, load_dataset
 
 SIDE = 128
 """Larger pictures are made smaller for the page."""
@@ -111,14 +110,7 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
                 source.get("on_bad_image") == "skip" or {"outside_links", "read"} & set(source)
             ):
                 raise
-    found = load_dataset(
-        place,
-        root=source.get("root"),
-        size=side,
-        on_bad_image=source.get("on_bad_image", "stop"),
-        outside_links=source.get("outside_links", False),
-        **reading_of(source)._asdict(),
-    )
+    found = load_dataset(place, root=source.get("root"), size=side, **file_choices(source))
     n = len(found.images)
     return found.images[[i * n // count for i in range(min(n, count))]]
 
