@@ -118,6 +118,7 @@ def test_compiled_dual_numbers() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("exact_convolutions")
 @pytest.mark.parametrize("prefixes", [0, 2])
 def test_the_recorded_graph_sees_what_plain_looks_see(prefixes: int) -> None:
     model = frozen_copy(build_model("small", 4, seed=2)).cuda()

@@ -185,6 +185,7 @@ def _backward(dy: Tensor, x: Tensor, w: Tensor, rounded: Tensor) -> tuple[Tensor
     images, weights = TILES[w.shape[0]]
     dy, x, rounded = _channels_last(dy), _channels_last(x), _channels_last(rounded)
     with torch.cuda.device_of(x):
+        torch.cuda.set_device(x.device)  # binds it to autograd's thread, if nothing ran there yet
         dx = convolve(dy, rounded, images, back=True)
         if weights is not None:
             return dx, weight_gradient(x, dy, weights).to(w.dtype)
