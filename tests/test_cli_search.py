@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import deepaa
-from deepaa import cli, find_policy, load_policy
+from deepaa import cli, find_policy, load_policy, splits
 from deepaa.cli_data import read_choices
 from deepaa.cli_progress import little_learnt
 from deepaa.cli_search_plan import Plan
@@ -32,6 +33,8 @@ from deepaa.models import build_model, frozen_copy
 from deepaa.report.examples import find_originals
 from deepaa.runs import read_history
 from deepaa.search_config import SearchConfig
+from deepaa.sources import load_dataset
+from deepaa.splits import Needed
 from deepaa.train import EpochRecord
 
 ENVIRONMENT = {
@@ -414,6 +417,61 @@ def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None
         code, _, err = command(*TINY, "--splits", wrong, "--dry-run")
         assert code == 2
         assert message in err
+
+
+def test_of_a_large_folder_the_parts_alone_are_read(
+    command: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for i, image in enumerate(blobs(120, 2)[0]):
+        place = folder / "pictures" / "ab"[i % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
+    parts = ("--data", "pictures", "--splits", "20,20,10", "--seed", "3")
+    code, _, err = command(*TINY, *parts, "--steps", "1", "--out", "run")
+    assert code == 0, err
+    assert "50 of 120 images are needed, and no others are read" in caplog.text
+    config = json.loads((folder / "run/config.json").read_text())["settings"]
+    wanted = Needed((20, 20, 10), seed=3)
+    found = load_dataset("pictures", needed=wanted)
+    assert config["fingerprint"] == found.fingerprint
+    kept = (folder / "run/splits.json").read_text()
+    assert max(max(part) for part in json.loads(kept).values()) == 49
+    assert command("--resume", "run")[0] == 0
+    # a run of an earlier version has read all images
+    source = {**config["source"], "data": "pictures"}
+    settings = SimpleNamespace(search=SimpleNamespace(seed=3))
+    for reads, n in (({"reads": "needed"}, 50), ({}, 120)):
+        source.pop("reads", None)
+        plan = Plan(settings, source | reads, folder, torch.device("cpu"), 60.0, False)  # type: ignore[arg-type]
+        assert len(plan._images(False).images) == n
+
+
+def test_a_run_keeps_its_parts_whatever_the_defaults_become(
+    command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command(*TINY, "--steps", "1", "--out", "run")[0] == 0
+    path = folder / "run/splits.json"
+    before = path.read_text()
+    monkeypatch.setattr(splits, "PRETRAIN", 30)
+    monkeypatch.setattr(splits, "MOST_PRETRAIN", 30)
+    assert command("--resume", "run")[0] == 0
+    assert path.read_text() == before
+    for damage, message in (
+        ("{", "damaged"),
+        ('{"pretrain": [1], "search": [2]}', "the splits are drawn again"),
+        ('{"pretrain": [1], "search": [2], "validation": ["x"]}', "the splits are drawn again"),
+        ('{"pretrain": [1], "search": [2], "validation": [-1]}', "the splits are drawn again"),
+        ('{"pretrain": [1], "search": [2], "validation": [200]}', "images that are not there"),
+        ('{"pretrain": [1], "search": [2], "validation": [1]}', "or one twice"),
+    ):
+        path.write_text(damage)
+        code, _, err = command("--resume", "run")
+        assert code == 2
+        assert "splits.json: damaged" in err
+        assert message in err
+    path.unlink()
+    assert command("--resume", "run")[0] == 0
+    assert len(json.loads(path.read_text())["pretrain"]) == 30
 
 
 def test_weights_of_another_network(command: Any) -> None:

@@ -48,7 +48,13 @@ def test_its_results_are_those_of_the_pages() -> None:
     measured = values("\n".join((ROOT / page).read_text() for page in pages))
     rows = [row.split("|") for row in section("Results").split("\n") if row.startswith("|")]
     rows = [row for row in rows if "139" not in row[2]]  # of 139: tests/test_ops.py
-    assert values("\n".join(row[2] for row in rows)) >= {"204", "284", "96.1", "4.7e+07", "5.65e+05"}
+    assert values("\n".join(row[2] for row in rows)) >= {
+        "204",
+        "284",
+        "96.1",
+        "4.7e+07",
+        "5.65e+05",
+    }
     for row in rows:
         assert values(row[2]) | values(row[3].split(":")[0]) <= measured, row
 

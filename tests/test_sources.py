@@ -14,6 +14,7 @@ from torchvision import datasets
 from deepaa.data import load_embedded
 from deepaa.scan import BadImagesError
 from deepaa.sources import fingerprint, lasting, load_dataset
+from deepaa.splits import Needed
 
 
 def noise(*shape):
@@ -359,6 +360,28 @@ def test_a_folder(tmp_path, caplog):
     assert "cat/0.png (empty file)" in caplog.text
     with pytest.raises(BadImagesError, match="too-many-pixels"):
         load_dataset(root, max_pixels=44)
+
+
+def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
+    for name in ("cat", "dog"):
+        for j in range(50):
+            save(tmp_path / name / f"{j:02}.png", np.full((4, 4, 3), j, np.uint8))
+    needed = Needed((8, 8, 4))
+    labels = [0] * 50 + [1] * 50
+    chosen = needed.choose(labels)
+    with caplog.at_level(logging.WARNING):
+        data = load_dataset(tmp_path, needed=needed)
+    assert data.images[:, 0, 0, 0].tolist() == [i % 50 for i in chosen]
+    assert data.labels.tolist() == [labels[i] for i in chosen]
+    assert "20 of 100 images are needed, and no others are read" in caplog.text
+    other = next(i for i in range(50) if i not in chosen)
+    (tmp_path / "cat" / f"{other:02}.png").write_bytes(b"")
+    assert load_dataset(tmp_path, needed=needed).fingerprint == data.fingerprint
+    (tmp_path / "cat" / f"{chosen[0]:02}.png").write_bytes(b"")
+    with pytest.raises(BadImagesError, match=r"1 of 20 files is bad"):
+        load_dataset(tmp_path, needed=needed)
+    with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
+        load_dataset(tmp_path)
 
 
 def test_names_come_before_folders(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepaa.data import load_embedded
-from deepaa.splits import Splits, check_labels, default_sizes, stratified_splits
+from deepaa.splits import Needed, Splits, check_labels, default_sizes, stratified_splits
 
 
 def counts(part, labels, classes):
@@ -145,6 +145,56 @@ def test_default_sizes(n, sizes):
     assert default_sizes(n) == sizes
 
 
+@pytest.mark.parametrize(
+    ("n", "classes", "sizes"),
+    [
+        (50_000, 10, (4000, 35_000, 10_000)),
+        (50_000, 20, (4000, 35_000, 10_000)),
+        (50_000, 50, (10_000, 30_000, 10_000)),
+        (50_000, 100, (20_000, 20_000, 10_000)),
+        (8_000, 102, (4000, 2000, 2000)),
+        (1_281_167, 1000, (20_000, 35_000, 10_000)),
+    ],
+)
+def test_many_classes_have_more_images_to_learn_from(n, classes, sizes):
+    assert default_sizes(n, classes) == sizes
+
+
+def test_a_trained_network_needs_no_images_to_learn_from():
+    assert default_sizes(2, pretrains=False) == (0, 1, 1)
+    assert default_sizes(40, 3, pretrains=False) == (0, 30, 10)
+    assert default_sizes(50_000, 100, pretrains=False) == (0, 35_000, 10_000)
+    with pytest.raises(ValueError, match="2 parts need at least 2 images, got 1"):
+        default_sizes(1, pretrains=False)
+
+
+def test_of_many_images_those_are_chosen_that_are_needed():
+    labels = [0] * 700 + [1] * 280 + [2] * 20  # the last class would have 2 of 100
+    chosen = Needed((40, 40, 20)).choose(labels)
+    assert chosen is not None
+    assert len(set(chosen)) == len(chosen) == 100
+    assert chosen == sorted(chosen)
+    kept = torch.tensor(labels)[chosen]
+    assert kept.bincount().tolist() == pytest.approx([70, 28, 2], abs=2)
+    assert kept.bincount()[2] >= 3
+    assert [len(part) for part in stratified_splits(kept, (40, 40, 20))] == [40, 40, 20]
+    assert Needed((40, 40, 20)).choose(labels) == chosen
+    assert Needed((40, 40, 20), seed=1).choose(labels) != chosen
+    assert Needed((500, 400, 100)).choose(labels) is None
+    assert Needed().choose(labels) is None
+
+
+def test_chosen_images_have_the_parts_that_all_would_have():
+    labels = [i % 100 for i in range(70_000)]
+    for needed, sizes in (
+        (Needed(), (20_000, 35_000, 10_000)),
+        (Needed(pretrains=False), (0, 35_000, 10_000)),
+    ):
+        chosen = needed.choose(labels)
+        assert chosen is not None
+        assert default_sizes(len(chosen), 100, pretrains=needed.pretrains) == sizes
+
+
 def test_three_images_of_each_of_many_classes_are_enough():
     labels = torch.arange(30) % 10
     for part in stratified_splits(labels):
@@ -154,6 +204,6 @@ def test_three_images_of_each_of_many_classes_are_enough():
 
 
 def test_default_sizes_need_three_images():
-    with pytest.raises(ValueError, match="at least 3 images, got 2"):
+    with pytest.raises(ValueError, match="3 parts need at least 3 images, got 2"):
         default_sizes(2)
     assert Splits._fields == ("pretrain", "search", "validation")

@@ -121,7 +121,7 @@ def search(
         typer.Option(
             metavar="A,B,C",
             help="Images for pre-training, search and validation, as 4000,1000,1000. Default: "
-            "half, a quarter and a quarter, up to 4000, 35000 and 10000.",
+            "half, a quarter and a quarter, up to 4000 (200 of a class), 35000 and 10000.",
             rich_help_panel=_NETWORK,
         ),
     ] = None,
@@ -227,8 +227,9 @@ def search(
             "model": model,
             "weights": lasting(weights and weights.resolve()),
             "operations": list(operations),
+            "reads": "needed",  # earlier runs do not have the entry, and read all images
         }
-        if outside_links:  # earlier runs do not have the entry
+        if outside_links:  # nor this one, and so on
             source["outside_links"] = True
         if read:
             source["read"] = read_choices(read)

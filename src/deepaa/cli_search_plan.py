@@ -53,8 +53,7 @@ class Plan:
         self._settle(images)
         work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
         source = dict(self.source)
-        if "splits" in source:
-            work["sizes"] = tuple(source["splits"])
+        work["sizes"] = self._sizes()
         if source["weights"] is not None:
             seed = self.settings.search.seed
             work["model"] = load_model(source["model"], images, seed, source["weights"])
@@ -122,14 +121,24 @@ class Plan:
 
         return {name: self.source[name] for name in ("size", "root")} | file_choices(self.source)
 
+    def _sizes(self) -> tuple[int, int, int] | None:
+        splits = self.source.get("splits")
+        return None if splits is None else (splits[0], splits[1], splits[2])
+
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed
         from deepaa.sources import load_dataset
+        from deepaa.splits import Needed
 
         if download and not distributed.is_main():
             distributed.barrier()  # one process fetches, the others find it
         where = self.moved or self.source["data"]
-        found = load_dataset(where, split="train", download=download, **self._reading())
+        needed = None
+        if "reads" in self.source:
+            pretrains = self.source["weights"] is None
+            needed = Needed(self._sizes(), self.settings.search.seed, pretrains)
+        reading = self._reading()
+        found = load_dataset(where, split="train", download=download, needed=needed, **reading)
         if download and distributed.is_main():
             distributed.barrier()
         return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,15 @@ class ImageTree(NamedTuple):
     """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
     notes: tuple[str, ...] = ()
     """What else was passed over, in words for the log."""
+
+    def only(self, places: Sequence[int]) -> ImageTree:
+        """The same with these files alone."""
+        note = f"{len(places):,} of {len(self.files):,} images are needed, and no others are read"
+        return self._replace(
+            files=tuple(self.files[i] for i in places),
+            labels=tuple(self.labels[i] for i in places),
+            notes=(*self.notes, note),
+        )
 
 
 def list_images(root: Path, split: str = "train", *, outside_links: bool = False) -> ImageTree:

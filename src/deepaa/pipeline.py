@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
+from deepaa.agreement import by_main
 from deepaa.gate import DROPPED_IDENTITY
 from deepaa.model_checks import check_untrained
 from deepaa.models import build_model, channel_statistics, copied, frozen_copy
@@ -23,19 +24,21 @@ from deepaa.own_model import is_own, load_model, state_hash
 from deepaa.pairs import SearchData
 from deepaa.policy import Policy
 from deepaa.presets import LARGE, SMALL, SPACES, ProxyConfig
+from deepaa.run_files import RunError, read_json
 from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run, open_in_main, part_of
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
 from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset
 from deepaa.space import Operation, Space
-from deepaa.splits import check_labels, stratified_splits
+from deepaa.splits import Needed, Splits, check_labels, default_sizes, stratified_splits
 from deepaa.train import EpochRecord, Training
 
 Record = EpochRecord | StepRecord | LayerRecord
 SMALL_SIDE = 64
 """Images up to this side are searched with a wide ResNet, larger ones with ResNet-18."""
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
+SPLITS = "splits.json"
 
 
 class StopAskedError(Exception):
@@ -74,10 +77,10 @@ class PolicySearch:
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.pretrains = model is None or pretrain
-        if sizes is None and not self.pretrains:
-            n = len(data.labels)
-            sizes = (0, n - max(1, n // 4), max(1, n // 4))
-        self.splits = stratified_splits(
+        if sizes is None:
+            n, classes = len(data.labels), len(data.class_names)
+            sizes = default_sizes(n, classes, pretrains=self.pretrains)
+        self.splits = distributed.from_main(by_main(self._kept_splits)) or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
@@ -101,11 +104,25 @@ class PolicySearch:
         seed = self.config.seed
         return build_model(name, classes, mean=mean, std=std, channels=channels, seed=seed)
 
+    def _kept_splits(self) -> Splits | None:
+        """Those that the run began with: what is the default may have changed since."""
+        if self.run is None or not (path := self.run.folder / SPLITS).exists():
+            return None
+        try:
+            parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
+            kept = Splits(**parts)
+            used = torch.cat(kept).bincount(minlength=len(self.data.labels))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
+        if len(used) > len(self.data.labels) or int(used.max()) > 1:
+            raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
+        return kept
+
     def _record_setting(self) -> None:
         if self.run is None:
             return
         parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
-        self.run.write_json("splits.json", parts)
+        self.run.write_json(SPLITS, parts)
         facts = {"data": self.data.name, "fingerprint": self.data.fingerprint}
         self.run.add_provenance({**facts, "device": str(self.device)})
 
@@ -265,12 +282,12 @@ def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTA
 # The Python interface
 
 
-def as_images(data: object) -> LabelledImages:
+def as_images(data: object, needed: Needed | None = None) -> LabelledImages:
     """A source for `load_dataset`, (images, labels), or labelled images as they are."""
     if isinstance(data, LabelledImages):
         return data
     if data is None or isinstance(data, str | Path):
-        return load_dataset(data)
+        return load_dataset(data, needed=needed)
     if not isinstance(data, tuple | list) or len(data) != 2:
         kind = type(data).__name__
         raise TypeError(f"data should be a source, a path or (images, labels), got {kind}")
@@ -323,7 +340,8 @@ def find_policy(
     if preset is not None:
         preset_of(preset)  # a wrong name is refused before images are read
     where = distributed.init("auto" if device is None else str(device))
-    images = as_images(data)
+    seed = settings.get("seed", config.seed if config else 0)
+    images = as_images(data, Needed(sizes, seed, model is None or pretrain))
     start = preset_of(preset or (LARGE if is_large(images.images) else SMALL))
     search = dataclasses.replace(config or start.search, **settings)
     chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])

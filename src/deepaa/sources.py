@@ -26,7 +26,7 @@ from deepaa.image_files import (
     shown,
 )
 from deepaa.scan import LIMIT_BAD, OnBadImage, ScanReport, read_images
-from deepaa.splits import check_labels
+from deepaa.splits import Needed, check_labels
 from deepaa.stack import ImageStack
 from deepaa.torchvision_source import is_dataset, nearest_names, read_torchvision
 
@@ -68,6 +68,7 @@ def load_dataset(
     alpha_colour: Colour = WHITE,
     apply_exif: bool = True,
     outside_links: bool = False,
+    needed: Needed | None = None,
 ) -> LabelledImages:
     """One part of a labelled data set, as RGB images of one size.
 
@@ -92,6 +93,7 @@ def load_dataset(
         alpha_colour: What shows through transparent pixels of image files.
         apply_exif: Turn image files as their EXIF orientation says.
         outside_links: Follow links that lead out of an image folder.
+        needed: Of a folder with more images than this, only so many are looked at and read.
     """
     check_size(size)
     if source is None or source == EMBEDDED:
@@ -108,6 +110,8 @@ def load_dataset(
         raise _unknown(source)
     reading = Reading(max_pixels, alpha_colour, apply_exif)
     tree = list_images(path, split, outside_links=outside_links)
+    if needed is not None and (places := needed.choose(tree.labels)) is not None:
+        tree = tree.only(places)
     for note in tree.notes:
         _log.warning("%s: %s", shown(path), note)
     found = read_images(tree, size, reading, on_bad_image=on_bad_image, limit_bad=limit_bad)

@@ -12,7 +12,9 @@ from torch import Tensor
 from deepaa.keys import hash_int, hash_keys, sample_keys
 
 PRETRAIN, SEARCH, VALIDATION = 4_000, 35_000, 10_000
-"""The most images that each part has by default."""
+"""The most images that each part has by default,"""
+OF_A_CLASS, MOST_PRETRAIN = 200, 20_000
+"""but pretrain this many of a class where there are many classes, up to so many together."""
 _STREAM = 0x5350_4C49_5453  # sets these numbers apart from others drawn from the same seed
 _NAMED = 10
 
@@ -30,17 +32,42 @@ class Splits(NamedTuple):
     """Gives the gradient to match."""
 
 
-def default_sizes(n: int, classes: int = 1) -> tuple[int, int, int]:
+def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[int, int, int]:
     """Half, a quarter and a quarter of n images, up to 4,000, 35,000 and 10,000.
 
     What pretrain and validation leave goes to search: 50,000 images give 4,000, 35,000 and 10,000,
-    and the 4,000 embedded ones 2,000, 1,000 and 1,000. Every part has room for every class.
+    and the 4,000 embedded ones 2,000, 1,000 and 1,000. Every part has room for every class, and a
+    network that is to tell more than 20 classes apart gets more than 4,000 images.
+
+    Args:
+        pretrains: Whether a network is trained; if not, pretrain is empty.
     """
-    if n < 3:
-        raise ValueError(f"three parts need at least 3 images, got {n}")
+    parts = 3 if pretrains else 2
+    if n < parts:
+        raise ValueError(f"{parts} parts need at least {parts} images, got {n}")
     validation = max(classes, min(VALIDATION, n // 4))
-    pretrain = max(classes, min(PRETRAIN, n // 2, n - validation - classes))
+    pretrain = 0
+    if pretrains:
+        wanted = max(PRETRAIN, min(OF_A_CLASS * classes, MOST_PRETRAIN))
+        pretrain = max(classes, min(wanted, n // 2, n - validation - classes))
     return pretrain, max(classes, min(SEARCH, n - pretrain - validation)), validation
+
+
+class Needed(NamedTuple):
+    """How many images a search needs, so that of a large folder no others are read."""
+
+    sizes: tuple[int, int, int] | None = None
+    """None means `default_sizes`."""
+    seed: int = 0
+    pretrains: bool = True
+
+    def choose(self, labels: Sequence[int]) -> list[int] | None:
+        """Places of as many images as the three parts have; None if that is all of them."""
+        n, classes = len(labels), max(labels, default=0) + 1
+        sizes = self.sizes or default_sizes(n, classes, pretrains=self.pretrains)
+        if sum(sizes) >= n:
+            return None
+        return torch.cat(stratified_splits(labels, sizes, self.seed)).sort().values.tolist()
 
 
 def stratified_splits(
