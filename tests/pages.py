@@ -135,7 +135,7 @@ def names_for_pages() -> dict[str, Any]:
     data = load_embedded()
     images, labels = data.train_images[:120], data.train_labels[:120]
     names: dict[str, Any] = {"images": images, "labels": labels, "torch": torch, "v2": v2}
-    names["dataset"] = TensorDataset(images[:16], labels[:16])
+    names["dataset"] = TensorDataset(images, labels)
     names["pil_image"] = Image.fromarray(images[0].permute(1, 2, 0).numpy())
     names["net"] = build_model("small", 10)
     names |= {"mean": [0.5] * 3, "std": [0.25] * 3, "epochs": 2}

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 from blobs import Net, blobs, trained
+from PIL import Image
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
@@ -323,6 +325,45 @@ def test_settings_are_fields_of_the_search(images: Any) -> None:
 def test_data_that_is_none(data: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         as_images(data)
+
+
+class Pictures(Dataset[Any]):
+    """Labelled images one by one, as a training script has them."""
+
+    def __init__(self, images: Any, kind: str) -> None:
+        self.images, self.kind = images, kind
+
+    def __len__(self) -> int:
+        return len(self.images[0])
+
+    def __getitem__(self, i: int) -> tuple[Any, Any]:
+        image, label = self.images[0][i], self.images[1][i]
+        if self.kind == "PIL":
+            return Image.fromarray(image.permute(1, 2, 0).numpy()), int(label)
+        return (image if self.kind == "uint8" else image / 255), label
+
+
+@pytest.mark.parametrize("kind", ["PIL", "uint8"])
+def test_a_data_set_of_torch(images: Any, kind: str) -> None:
+    found = as_images(Pictures(images, kind))
+    assert torch.equal(found.images, images[0])
+    assert torch.equal(found.labels, images[1])
+    assert found.name == "Pictures"
+    assert tiny(Subset(Pictures(images, kind), range(100))).equals(
+        tiny((images[0][:100], images[1][:100]))
+    )
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter(())
+
+
+def test_data_sets_of_torch_that_do_not_fit(images: Any) -> None:
+    with pytest.raises(ValueError, match=r"Pictures\[0\] .*; leave out the transform"):
+        find_policy(Pictures(images, "float"))
+    with pytest.raises(TypeError, match="Stream has no length"):
+        find_policy(Stream())
 
 
 def test_more_classes_than_the_model_has(images: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset
 
 from deepaa import distributed
 from deepaa.agreement import by_main
@@ -29,7 +30,7 @@ from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import Run, open_in_main, part_of
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
-from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset
+from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset, read_dataset
 from deepaa.space import Operation, Space
 from deepaa.splits import Needed, Splits, check_labels, default_sizes, stratified_splits
 from deepaa.train import EpochRecord, Training
@@ -283,14 +284,18 @@ def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTA
 
 
 def as_images(data: object, needed: Needed | None = None) -> LabelledImages:
-    """A source for `load_dataset`, (images, labels), or labelled images as they are."""
+    """A source for `load_dataset`, a torch data set, (images, labels), or labelled images."""
     if isinstance(data, LabelledImages):
         return data
     if data is None or isinstance(data, str | Path):
         return load_dataset(data, needed=needed)
+    if isinstance(data, Dataset):
+        return read_dataset(data)
     if not isinstance(data, tuple | list) or len(data) != 2:
         kind = type(data).__name__
-        raise TypeError(f"data should be a source, a path or (images, labels), got {kind}")
+        raise TypeError(
+            f"data should be a source, a path, a torch Dataset or (images, labels), got {kind}"
+        )
     images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ValueError(
@@ -322,7 +327,8 @@ def find_policy(
     """The policy that a search finds for labelled images.
 
     Args:
-        data: A source as for `--data` (None: the embedded images), or (images, labels) as uint8
+        data: A source as for `--data` (None: the embedded images); a torch data set of PIL images
+            or uint8 tensors with their labels, without a transform; or (images, labels) as uint8
             (N, C, H, W) and (N,).
         model: A classifier of uint8 batches, already trained; None makes and trains one.
         pretrain: Train the given model first.

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from deepaa.arrays import TEST, TRAIN, WHOLE, Arrays, open_npz, rgb_of
 from deepaa.data import load_embedded
@@ -28,7 +29,7 @@ from deepaa.image_files import (
 from deepaa.scan import LIMIT_BAD, OnBadImage, ScanReport, read_images
 from deepaa.splits import Needed, check_labels
 from deepaa.stack import ImageStack
-from deepaa.torchvision_source import is_dataset, nearest_names, read_torchvision
+from deepaa.torchvision_source import is_dataset, nearest_names, read_items, read_torchvision
 
 EMBEDDED = "embedded"
 SHORT_NAMES = {"cifar10": "CIFAR10", "cifar100": "CIFAR100"}
@@ -121,6 +122,14 @@ def load_dataset(
         found.images, torch.tensor(found.labels), tree.class_names, path.resolve().name, split
     )
     return data._replace(report=found.report)
+
+
+def read_dataset(dataset: Dataset[Any]) -> LabelledImages:
+    """All items of a torch data set: PIL images or uint8 (C, H, W), each with its class."""
+    name = type(dataset).__name__
+    if not hasattr(dataset, "__len__"):
+        raise TypeError(f"{name} has no length; a data set that is read by number is needed")
+    return _labelled(*read_items(dataset, name), name, "train")
 
 
 def file_choices(source: Mapping[str, Any]) -> dict[str, Any]:

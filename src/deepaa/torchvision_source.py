@@ -52,7 +52,13 @@ def read_torchvision(
     name: str, split: str, root: Path, size: int | None, *, download: bool
 ) -> tuple[Pixels, Tensor, tuple[str, ...]]:
     """uint8 (N, 3, H, W), int64 (N,) and the class names of one part of a data set."""
-    dataset = _open(name, split, root, download)
+    return read_items(_open(name, split, root, download), name, size)
+
+
+def read_items(
+    dataset: Any, name: str, size: int | None = None
+) -> tuple[Pixels, Tensor, tuple[str, ...]]:
+    """The same of an object with a length, whose items are images with their labels."""
     n = len(dataset)
     stack = ImageStack(n, size, name)
     labels = torch.empty(n, dtype=torch.int64)
@@ -145,7 +151,8 @@ def _pixels(image: Any) -> Pixels:
         if image.shape[0] in (1, 3):
             return rgb_of(image.permute(1, 2, 0).numpy())
         raise ValueError(f"a tensor should be (1 or 3, H, W), got {tuple(image.shape)}")
-    raise TypeError("expected a PIL image or a uint8 tensor (C, H, W)")
+    without = "; leave out the transform" if isinstance(image, Tensor) else ""
+    raise TypeError(f"expected a PIL image or a uint8 tensor (C, H, W){without}")
 
 
 def _class_names(dataset: Any, labels: Tensor) -> tuple[str, ...]:
