@@ -13,7 +13,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,15 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import deepaa
-from deepaa import cli, find_policy, load_policy, splits
+from deepaa import CIFAR, cli, find_policy, load_policy, splits
 from deepaa.cli_data import read_choices
 from deepaa.cli_progress import little_learnt
 from deepaa.cli_search_plan import Plan
+from deepaa.folder import list_images
 from deepaa.forecast import memory_needed
 from deepaa.models import build_model, frozen_copy
 from deepaa.report.examples import find_originals
+from deepaa.run_settings import chosen_settings
 from deepaa.runs import read_history
 from deepaa.search_config import SearchConfig
 from deepaa.sources import load_dataset
@@ -383,7 +384,8 @@ def test_how_files_are_read(command: Any, folder: Path) -> None:
         assert command(*few, *choices)[0] == 0
     source = {"size": None, "root": None, "on_bad_image": "stop", "data": "pictures"}
     source["read"] = read_choices(["alpha_colour=0,0,9", "apply_exif=false"])
-    plan = Plan(None, json.loads(json.dumps(source)), folder, torch.device("cpu"), 60.0, False)  # type: ignore[arg-type]
+    settings = chosen_settings("demo")
+    plan = Plan(settings, json.loads(json.dumps(source)), folder, torch.device("cpu"), 60.0, True)
     pixels = plan._images(False).images
     assert pixels.flatten(2)[0, :, 0].tolist() == [0, 0, 9]
     code, _, err = command(*few, "--read", "max_pixels=63")
@@ -419,43 +421,69 @@ def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None
         assert message in err
 
 
-def test_of_a_large_folder_the_parts_alone_are_read(
-    command: Any, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def pictures(folder: Path) -> Path:
     for i, image in enumerate(blobs(120, 2)[0]):
         place = folder / "pictures" / "ab"[i % 2]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
-    parts = ("--data", "pictures", "--splits", "20,20,10", "--seed", "3")
-    code, _, err = command(*TINY, *parts, "--steps", "1", "--out", "run")
-    assert code == 0, err
-    assert "50 of 120 images are needed, and no others are read" in caplog.text
-    config = json.loads((folder / "run/config.json").read_text())["settings"]
-    wanted = Needed((20, 20, 10), seed=3)
-    found = load_dataset("pictures", needed=wanted)
-    assert config["fingerprint"] == found.fingerprint
-    kept = (folder / "run/splits.json").read_text()
-    assert max(max(part) for part in json.loads(kept).values()) == 49
-    assert command("--resume", "run")[0] == 0
-    # a run of an earlier version has read all images
-    source = {**config["source"], "data": "pictures"}
-    settings = SimpleNamespace(search=SimpleNamespace(seed=3))
-    for reads, n in (({"reads": "needed"}, 50), ({}, 120)):
-        source.pop("reads", None)
-        plan = Plan(settings, source | reads, folder, torch.device("cpu"), 60.0, False)  # type: ignore[arg-type]
-        assert len(plan._images(False).images) == n
+    return folder / "pictures"
 
 
-def test_a_run_keeps_its_parts_whatever_the_defaults_become(
-    command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_of_a_large_folder_the_parts_alone_are_read(
+    command: Any, pictures: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    run = pictures.parent / "run"
+    asked = (*TINY, "--data", "pictures", "--splits", "20,20,10", "--seed", "3", "--steps", "1")
+    code, _, err = command(*asked, "--out", "run")
+    assert code == 0, err
+    assert "54 of 120 images are enough, and no others are read" in caplog.text
+    config = json.loads((run / "config.json").read_text())["settings"]
+    assert config["source"]["reads"] == [20, 20, 10]
+    found = load_dataset("pictures", needed=Needed((20, 20, 10), seed=3))
+    assert config["fingerprint"] == found.fingerprint
+    assert sum(map(len, json.loads((run / "splits.json").read_text()).values())) == 50
+    assert command("--resume", "run")[0] == 0
+    assert command(*asked, "--out", "run")[0] == 0  # the same command goes on
+    originals = find_originals(config, 4)
+    assert originals.origin == "Images of pictures, of which the search used a part."
+    config["source"] |= {"on_bad_image": "skip"}
+    tree = list_images(pictures)
+    chosen = Needed((20, 20, 10), seed=3).choose(tree.labels)
+    assert chosen is not None
+    for i in set(range(120)) - set(chosen):
+        tree.files[i].write_bytes(b"")
+    assert find_originals(config, 4).origin == originals.origin
+
+
+def test_all_of_a_folder_is_read_where_a_run_did(command: Any, pictures: Path) -> None:
+    """Runs of earlier versions did, and those that need all images do."""
+    asked = (*TINY, "--data", "pictures", "--steps", "1", "--out", "run")
+    assert command(*asked)[0] == 0
+    config = json.loads((pictures.parent / "run/config.json").read_text())["settings"]
+    assert "reads" not in config["source"]
+    assert config["fingerprint"] == load_dataset("pictures").fingerprint
+
+
+@pytest.mark.parametrize("source", ["blobs.npz", "pictures"])
+def test_a_run_keeps_its_parts_whatever_the_defaults_become(
+    command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setattr(splits, "SEARCH", 40)  # so that not all pictures are needed
+    code, _, err = command(*TINY, "--data", source, "--steps", "1", "--out", "run")
+    assert code == 0, err
+    path = pictures.parent / "run/splits.json"
+    before = path.read_text()
+    for name in ("PRETRAIN", "MOST_PRETRAIN", "SEARCH"):
+        monkeypatch.setattr(splits, name, 30)
+    assert command("--resume", "run")[0] == 0
+    assert path.read_text() == before
+
+
+def test_damaged_parts_are_refused(command: Any, folder: Path) -> None:
     assert command(*TINY, "--steps", "1", "--out", "run")[0] == 0
     path = folder / "run/splits.json"
     before = path.read_text()
-    monkeypatch.setattr(splits, "PRETRAIN", 30)
-    monkeypatch.setattr(splits, "MOST_PRETRAIN", 30)
-    assert command("--resume", "run")[0] == 0
-    assert path.read_text() == before
     for damage, message in (
         ("{", "damaged"),
         ('{"pretrain": [1], "search": [2]}', "the splits are drawn again"),
@@ -471,7 +499,20 @@ def test_a_run_keeps_its_parts_whatever_the_defaults_become(
         assert message in err
     path.unlink()
     assert command("--resume", "run")[0] == 0
-    assert len(json.loads(path.read_text())["pretrain"]) == 30
+    assert path.read_text() == before
+
+
+def test_find_policy_reads_what_it_needs(pictures: Path) -> None:
+    few: dict[str, Any] = {"preset": "demo", "steps": 1, "layers": 1, "heldout": 4, "images": 2}
+    few |= {
+        "device": "cpu",
+        "out": pictures.parent / "run",
+        "space": CIFAR.only("identity", "flip"),
+    }
+    first = find_policy(pictures, sizes=(20, 20, 10), **few)
+    config = json.loads((pictures.parent / "run/config.json").read_text())["settings"]
+    assert config["fingerprint"] == load_dataset(pictures, needed=Needed((20, 20, 10))).fingerprint
+    assert find_policy(pictures, sizes=(20, 20, 10), **few).equals(first)
 
 
 def test_weights_of_another_network(command: Any) -> None:

@@ -14,7 +14,7 @@ from torchvision import datasets
 from deepaa.data import load_embedded
 from deepaa.scan import BadImagesError
 from deepaa.sources import fingerprint, lasting, load_dataset
-from deepaa.splits import Needed
+from deepaa.splits import Needed, stratified_splits
 
 
 def noise(*shape):
@@ -373,15 +373,21 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
         data = load_dataset(tmp_path, needed=needed)
     assert data.images[:, 0, 0, 0].tolist() == [i % 50 for i in chosen]
     assert data.labels.tolist() == [labels[i] for i in chosen]
-    assert "20 of 100 images are needed, and no others are read" in caplog.text
+    assert data.reads == (8, 8, 4)
+    assert "24 of 100 images are enough, and no others are read" in caplog.text
     other = next(i for i in range(50) if i not in chosen)
     (tmp_path / "cat" / f"{other:02}.png").write_bytes(b"")
     assert load_dataset(tmp_path, needed=needed).fingerprint == data.fingerprint
     (tmp_path / "cat" / f"{chosen[0]:02}.png").write_bytes(b"")
-    with pytest.raises(BadImagesError, match=r"1 of 20 files is bad"):
+    with pytest.raises(BadImagesError, match=r"1 of 24 files is bad"):
         load_dataset(tmp_path, needed=needed)
     with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
         load_dataset(tmp_path)
+    left = load_dataset(tmp_path, needed=needed, on_bad_image="skip", limit_bad=0.1)
+    assert [len(part) for part in stratified_splits(left.labels, data.reads)] == [8, 8, 4]
+    every = load_dataset(tmp_path, needed=Needed(), on_bad_image="skip", limit_bad=0.1)
+    assert every.reads is None
+    assert len(every.images) == 98
 
 
 def test_names_come_before_folders(tmp_path, monkeypatch):

@@ -153,7 +153,8 @@ def test_default_sizes(n, sizes):
         (50_000, 50, (10_000, 30_000, 10_000)),
         (50_000, 100, (20_000, 20_000, 10_000)),
         (8_000, 102, (4000, 2000, 2000)),
-        (1_281_167, 1000, (20_000, 35_000, 10_000)),
+        (1_281_167, 1000, (200_000, 35_000, 10_000)),
+        (5_000_000, 10_000, (200_000, 35_000, 10_000)),
     ],
 )
 def test_many_classes_have_more_images_to_learn_from(n, classes, sizes):
@@ -172,16 +173,29 @@ def test_of_many_images_those_are_chosen_that_are_needed():
     labels = [0] * 700 + [1] * 280 + [2] * 20  # the last class would have 2 of 100
     chosen = Needed((40, 40, 20)).choose(labels)
     assert chosen is not None
-    assert len(set(chosen)) == len(chosen) == 100
+    assert len(set(chosen)) == len(chosen)
     assert chosen == sorted(chosen)
     kept = torch.tensor(labels)[chosen]
-    assert kept.bincount().tolist() == pytest.approx([70, 28, 2], abs=2)
-    assert kept.bincount()[2] >= 3
+    found = kept.bincount().tolist()
+    assert found == pytest.approx([70 + 3, 28 + 2, 3 + 2], abs=2)  # with some to spare
+    assert sum(found) == pytest.approx(100 + 6, abs=3)
+    assert min(found) >= 5
     assert [len(part) for part in stratified_splits(kept, (40, 40, 20))] == [40, 40, 20]
     assert Needed((40, 40, 20)).choose(labels) == chosen
+    assert Needed((0.04, 0.04, 0.02)).choose(labels) == chosen
     assert Needed((40, 40, 20), seed=1).choose(labels) != chosen
     assert Needed((500, 400, 100)).choose(labels) is None
     assert Needed().choose(labels) is None
+    with pytest.raises(ValueError, match=r"too few in: rare \(2\)"):
+        Needed((40, 40, 20)).choose(labels[:982], ("a", "b", "rare"))
+
+
+def test_a_class_that_is_chosen_whole_has_none_to_spare():
+    labels = [0] * 500 + [1] * 4
+    chosen = Needed((40, 40, 20)).choose(labels)
+    assert chosen is not None
+    assert chosen[-4:] == [500, 501, 502, 503]
+    assert Needed((300, 150, 53)).choose(labels) is None  # with those to spare it is all
 
 
 def test_chosen_images_have_the_parts_that_all_would_have():
@@ -190,6 +204,7 @@ def test_chosen_images_have_the_parts_that_all_would_have():
         (Needed(), (20_000, 35_000, 10_000)),
         (Needed(pretrains=False), (0, 35_000, 10_000)),
     ):
+        assert needed.of(labels) == sizes
         chosen = needed.choose(labels)
         assert chosen is not None
         assert default_sizes(len(chosen), 100, pretrains=needed.pretrains) == sizes

@@ -124,7 +124,8 @@ def little_learnt(record: EpochRecord, classes: int) -> str | None:
         return None
     return (
         f"the network has learnt little: accuracy {record.accuracy:.2f} on augmented images, and "
-        f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs may help"
+        f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs or more "
+        "images (--splits) may help"
     )
 
 

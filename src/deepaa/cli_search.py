@@ -121,7 +121,7 @@ def search(
         typer.Option(
             metavar="A,B,C",
             help="Images for pre-training, search and validation, as 4000,1000,1000. Default: "
-            "half, a quarter and a quarter, up to 4000 (200 of a class), 35000 and 10000.",
+            "half, a quarter and a quarter, up to 4000 or 200 of a class, 35000 and 10000.",
             rich_help_panel=_NETWORK,
         ),
     ] = None,
@@ -193,6 +193,7 @@ def search(
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa import distributed
+    from deepaa.agreement import ElsewhereError
     from deepaa.presets import LARGE, SMALL
     from deepaa.run_settings import chosen_settings
     from deepaa.sources import lasting
@@ -227,9 +228,8 @@ def search(
             "model": model,
             "weights": lasting(weights and weights.resolve()),
             "operations": list(operations),
-            "reads": "needed",  # earlier runs do not have the entry, and read all images
         }
-        if outside_links:  # nor this one, and so on
+        if outside_links:  # earlier runs do not have the entry
             source["outside_links"] = True
         if read:
             source["read"] = read_choices(read)
@@ -245,6 +245,8 @@ def search(
         plan.tensorboard = tensorboard
         plan.moved = None if resume is None else lasting(data)
         plan.run(download=download, dry_run=dry_run)
+    except ElsewhereError:
+        raise typer.Exit(2) from None  # another process says why
     finally:
         distributed.shutdown()
 

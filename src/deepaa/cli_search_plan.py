@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deepaa.pipeline import PolicySearch
     from deepaa.run_settings import Settings
     from deepaa.sources import LabelledImages
+    from deepaa.splits import Needed
     from deepaa.tensorboard_log import TensorBoardLog
 
 
@@ -44,7 +45,6 @@ class Plan:
 
     def run(self, *, download: bool, dry_run: bool) -> None:
         """Search, or only say what would be done."""
-        from deepaa import distributed
         from deepaa.own_model import load_model, state_hash
         from deepaa.pipeline import PolicySearch, StopAskedError, open_run
         from deepaa.signals import StopRequest
@@ -53,7 +53,9 @@ class Plan:
         self._settle(images)
         work: dict[str, Any] = {**self.settings._asdict(), "device": self.device}
         source = dict(self.source)
-        work["sizes"] = self._sizes()
+        work["sizes"] = images.reads or self._sizes()
+        if images.reads is not None:  # a run without the entry has read all images
+            source["reads"] = list(images.reads)
         if source["weights"] is not None:
             seed = self.settings.search.seed
             work["model"] = load_model(source["model"], images, seed, source["weights"])
@@ -66,12 +68,7 @@ class Plan:
             def is_asked() -> bool:
                 return stop.requested
 
-            try:
-                run = open_run(self.out, self.settings, images, source, resume=self.is_resumed)
-            except (ValueError, OSError):
-                if distributed.is_main():
-                    raise
-                raise typer.Exit(2) from None  # the main process says why
+            run = open_run(self.out, self.settings, images, source, resume=self.is_resumed)
             try:
                 work |= {"run": run, "stop": is_asked}
                 task = PolicySearch(images, checkpoint_seconds=self.checkpoint_seconds, **work)
@@ -125,20 +122,27 @@ class Plan:
         splits = self.source.get("splits")
         return None if splits is None else (splits[0], splits[1], splits[2])
 
+    def _needed(self) -> Needed | None:
+        from deepaa.splits import Needed
+
+        seed = self.settings.search.seed
+        if not self.is_resumed:
+            return Needed(self._sizes(), seed, pretrains=self.source["weights"] is None)
+        reads = self.source.get("reads")
+        return None if reads is None else Needed((reads[0], reads[1], reads[2]), seed)
+
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed
         from deepaa.sources import load_dataset
-        from deepaa.splits import Needed
 
         if download and not distributed.is_main():
             distributed.barrier()  # one process fetches, the others find it
         where = self.moved or self.source["data"]
-        needed = None
-        if "reads" in self.source:
-            pretrains = self.source["weights"] is None
-            needed = Needed(self._sizes(), self.settings.search.seed, pretrains)
         reading = self._reading()
-        found = load_dataset(where, split="train", download=download, needed=needed, **reading)
+        try:
+            found = load_dataset(where, download=download, needed=self._needed(), **reading)
+        except MemoryError as error:
+            raise MemoryError(f"{error}, for example with --splits 4000,35000,10000") from error
         if download and distributed.is_main():
             distributed.barrier()
         return found

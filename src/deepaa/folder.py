@@ -32,7 +32,7 @@ class ImageTree(NamedTuple):
 
     def only(self, places: Sequence[int]) -> ImageTree:
         """The same with these files alone."""
-        note = f"{len(places):,} of {len(self.files):,} images are needed, and no others are read"
+        note = f"{len(places):,} of {len(self.files):,} images are enough, and no others are read"
         return self._replace(
             files=tuple(self.files[i] for i in places),
             labels=tuple(self.labels[i] for i in places),

@@ -27,7 +27,7 @@ from deepaa.policy import Policy
 from deepaa.presets import LARGE, SMALL, SPACES, ProxyConfig
 from deepaa.run_files import RunError, read_json
 from deepaa.run_settings import Settings, preset_of, run_config
-from deepaa.runs import Run, open_in_main, part_of
+from deepaa.runs import CONFIG, Run, open_in_main, part_of, read_config
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
 from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset, read_dataset
@@ -347,12 +347,15 @@ def find_policy(
         preset_of(preset)  # a wrong name is refused before images are read
     where = distributed.init("auto" if device is None else str(device))
     seed = settings.get("seed", config.seed if config else 0)
-    images = as_images(data, Needed(sizes, seed, model is None or pretrain))
+    images = as_images(data, _needed(Needed(sizes, seed, model is None or pretrain), out))
     start = preset_of(preset or (LARGE if is_large(images.images) else SMALL))
     search = dataclasses.replace(config or start.search, **settings)
     chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
     source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}
     source["model"] = None if model is None else state_hash(model)
+    if images.reads is not None:
+        source["reads"] = list(images.reads)
+        sizes = images.reads
     run = None if out is None else open_run(out, chosen, images, source)
     if run is not None and isinstance(data, str | Path):
         run.add_provenance({"place": lasting(data)})  # for reports; images may move
@@ -370,6 +373,14 @@ def find_policy(
     finally:
         if run is not None:
             run.close()
+
+
+def _needed(asked: Needed, out: str | Path | None) -> Needed | None:
+    """What the run in `out` has read, if there is one: defaults may have changed since."""
+    if out is None or not (Path(out) / CONFIG).exists():
+        return asked
+    reads = read_config(out)["source"].get("reads")
+    return None if reads is None else asked._replace(sizes=tuple(reads))
 
 
 def open_run(

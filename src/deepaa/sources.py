@@ -54,6 +54,8 @@ class LabelledImages(NamedTuple):
     """sha256 over shapes, pixels and labels, in hexadecimal."""
     report: ScanReport | None = None
     """For image folders: which files were left out and what else was noticed."""
+    reads: tuple[int, int, int] | None = None
+    """For folders with more images: the sizes of the parts of a search for which these suffice."""
 
 
 def load_dataset(
@@ -94,7 +96,8 @@ def load_dataset(
         alpha_colour: What shows through transparent pixels of image files.
         apply_exif: Turn image files as their EXIF orientation says.
         outside_links: Follow links that lead out of an image folder.
-        needed: Of a folder with more images than this, only so many are looked at and read.
+        needed: Of a folder with more images than this, only so many and a few to spare are looked
+            at and read; `reads` says so.
     """
     check_size(size)
     if source is None or source == EMBEDDED:
@@ -111,8 +114,11 @@ def load_dataset(
         raise _unknown(source)
     reading = Reading(max_pixels, alpha_colour, apply_exif)
     tree = list_images(path, split, outside_links=outside_links)
-    if needed is not None and (places := needed.choose(tree.labels)) is not None:
-        tree = tree.only(places)
+    reads = None
+    if needed is not None:
+        places = needed.choose(tree.labels, tree.class_names)
+        if places is not None:
+            reads, tree = needed.of(tree.labels), tree.only(places)
     for note in tree.notes:
         _log.warning("%s: %s", shown(path), note)
     found = read_images(tree, size, reading, on_bad_image=on_bad_image, limit_bad=limit_bad)
@@ -121,7 +127,7 @@ def load_dataset(
     data = _labelled(
         found.images, torch.tensor(found.labels), tree.class_names, path.resolve().name, split
     )
-    return data._replace(report=found.report)
+    return data._replace(report=found.report, reads=reads)
 
 
 def read_dataset(dataset: Dataset[Any]) -> LabelledImages:

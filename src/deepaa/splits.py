@@ -13,8 +13,9 @@ from deepaa.keys import hash_int, hash_keys, sample_keys
 
 PRETRAIN, SEARCH, VALIDATION = 4_000, 35_000, 10_000
 """The most images that each part has by default,"""
-OF_A_CLASS, MOST_PRETRAIN = 200, 20_000
-"""but pretrain this many of a class where there are many classes, up to so many together."""
+OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
+"""but pretrain this many of a class where that is more, up to so many together: the paper's number
+for the 1,000 classes of ImageNet."""
 _STREAM = 0x5350_4C49_5453  # sets these numbers apart from others drawn from the same seed
 _NAMED = 10
 
@@ -56,18 +57,37 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[
 class Needed(NamedTuple):
     """How many images a search needs, so that of a large folder no others are read."""
 
-    sizes: tuple[int, int, int] | None = None
-    """None means `default_sizes`."""
+    sizes: tuple[Size, Size, Size] | None = None
+    """As `stratified_splits` takes them."""
     seed: int = 0
     pretrains: bool = True
 
-    def choose(self, labels: Sequence[int]) -> list[int] | None:
-        """Places of as many images as the three parts have; None if that is all of them."""
-        n, classes = len(labels), max(labels, default=0) + 1
-        sizes = self.sizes or default_sizes(n, classes, pretrains=self.pretrains)
-        if sum(sizes) >= n:
+    def of(self, labels: Sequence[int]) -> tuple[int, int, int]:
+        """How many images each part has."""
+        n = len(labels)
+        if self.sizes is not None:
+            return _absolute(self.sizes, n)
+        return default_sizes(n, max(labels, default=0) + 1, pretrains=self.pretrains)
+
+    def choose(self, labels: Sequence[int], class_names: Sequence[str] = ()) -> list[int] | None:
+        """Places of as many images, and some of each class to spare; None if that is all of them.
+
+        The spare ones stand in for files that turn out to be bad.
+        """
+        sizes = self.of(labels)
+        every = torch.as_tensor(labels)
+        if sum(sizes) >= len(every):
             return None
-        return torch.cat(stratified_splits(labels, sizes, self.seed)).sort().values.tolist()
+        parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
+        wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
+        wanted += 2 + wanted // 50
+        order = _shuffled(len(every), self.seed)
+        by_class = torch.split(
+            order[every[order].argsort(stable=True)], every.bincount(minlength=len(wanted)).tolist()
+        )
+        chosen = [part[:n] for part, n in zip(by_class, wanted.tolist(), strict=True)]
+        places = torch.cat(chosen).sort().values.tolist()
+        return None if len(places) == len(every) else places
 
 
 def stratified_splits(

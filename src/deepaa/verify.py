@@ -56,7 +56,10 @@ def contestants(task: PolicySearch) -> dict[str, Policy]:
 
 
 def trial_of(task: PolicySearch, test: LabelledImages | None) -> Trial:
-    """Train on all and test on the data set's own test images, or else on the validation split."""
+    """Train on all that the search has read, and test on the data set's own test images.
+
+    Without such, it is tested on the validation split, and trained on the rest.
+    """
     data = task.data
     if test is not None:
         return Trial(data.images, data.labels, test.images, test.labels, "test images")

@@ -23,7 +23,7 @@ from deepaa.presets import PRESETS, SPACES
 from deepaa.run_files import write_file
 from deepaa.search import Search
 from deepaa.sources import LabelledImages, load_dataset
-from deepaa.splits import stratified_splits
+from deepaa.splits import Needed, stratified_splits
 
 
 class StepTime(NamedTuple):
@@ -82,7 +82,7 @@ def main_search(
         raise ValueError(f"steps should be at least 1, got {steps}")
     where = distributed.init(device)
     machine = hardware([where.type])  # its load is the one before the timing
-    images = load_dataset(data)
+    images = load_dataset(data, needed=Needed())
     changes = {**(settings or {}), **({} if precision is None else {"precision": precision})}
     found = [
         step_time(name, layer, images, where, steps, model, changes)

@@ -86,7 +86,7 @@ def find_originals(
     if place in (None, EMBEDDED):
         return _embedded(count, "The search used the CIFAR-10 images of the package; some of them.")
     try:
-        images = _of_run(source, count, size)
+        images = _of_run(source, count, size, config.get("search", {}).get("seed", 0))
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         reason = " ".join(str(error).split())
         return _embedded(
@@ -94,14 +94,16 @@ def find_originals(
             "The images of the search cannot be found again, so these are CIFAR-10 images of the "
             f"package; give yours with --data. ({reason})",
         )
-    return Originals(images, f"Images of the search: {Path(str(place)).name}.")
+    name = Path(str(place)).name
+    part = f"Images of {name}, of which the search used a part."
+    return Originals(images, part if "reads" in source else f"Images of the search: {name}.")
 
 
 def _embedded(count: int, origin: str) -> Originals:
     return Originals(load_images(None, count), origin)
 
 
-def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
+def _of_run(source: Mapping[str, Any], count: int, size: int | None, seed: int) -> Tensor:
     place, side = source["data"], size or source.get("size")
     if Path(place).is_absolute():  # names of data sets are not: the run keeps whole paths
         try:
@@ -111,7 +113,7 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None) -> Tensor:
                 source.get("on_bad_image") == "skip" or {"outside_links", "read"} & set(source)
             ):
                 raise
-    needed = Needed() if "reads" in source else None
+    needed = Needed(tuple(source["reads"]), seed) if "reads" in source else None
     choices = file_choices(source)
     found = load_dataset(place, root=source.get("root"), size=side, needed=needed, **choices)
     n = len(found.images)
