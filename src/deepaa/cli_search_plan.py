@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,8 @@ class Plan:
 
         if download and not distributed.is_main():
             distributed.barrier()  # one process fetches, the others find it
+        if not distributed.is_main():  # which says the same about the images
+            logging.getLogger("deepaa.sources").setLevel(logging.ERROR)
         where = self.moved or self.source["data"]
         reading = self._reading()
         try:

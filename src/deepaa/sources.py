@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from deepaa import distributed
 from deepaa.arrays import TEST, TRAIN, WHOLE, Arrays, open_npz, rgb_of
 from deepaa.data import load_embedded
 from deepaa.folder import list_images
@@ -120,12 +119,11 @@ def load_dataset(
         places = needed.choose(tree.labels, tree.class_names)
         if places is not None:
             reads, tree = needed.of(tree.labels), tree.only(places)
-    say = _log.warning if distributed.is_main() else _log.debug
     for note in tree.notes:
-        say("%s: %s", shown(path), note)
+        _log.warning("%s: %s", shown(path), note)
     found = read_images(tree, size, reading, on_bad_image=on_bad_image, limit_bad=limit_bad)
     for line in found.report.lines():
-        say("%s: %s", found.report.place, line)
+        _log.warning("%s: %s", found.report.place, line)
     data = _labelled(
         found.images, torch.tensor(found.labels), tree.class_names, path.resolve().name, split
     )
