@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import deepaa
-from deepaa import CIFAR, cli, find_policy, load_policy, splits
+from deepaa import CIFAR, cli, find_policy, load_policy, splits, stack
 from deepaa.cli_data import read_choices
 from deepaa.cli_progress import little_learnt
 from deepaa.cli_search_plan import Plan
@@ -463,6 +463,20 @@ def test_all_of_a_folder_is_read_where_a_run_did(command: Any, pictures: Path) -
     config = json.loads((pictures.parent / "run/config.json").read_text())["settings"]
     assert "reads" not in config["source"]
     assert config["fingerprint"] == load_dataset("pictures").fingerprint
+
+
+def test_fewer_images_of_a_folder_need_less_memory(
+    command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "available_memory", lambda: 120 * 3 * 16 * 16)
+    code, _, err = command(*TINY, "--data", "pictures", "--dry-run")
+    assert code == 2
+    assert "fewer images, for example with --splits 4000,35000,10000" in err
+    code, _, err = command(*TINY, "--data", "pictures", "--splits", "20,20,10", "--dry-run")
+    assert code == 0, err
+    code, _, err = command(*TINY, "--dry-run")  # a file is read whole
+    assert code == 2
+    assert "--splits" not in err
 
 
 @pytest.mark.parametrize("source", ["blobs.npz", "pictures"])

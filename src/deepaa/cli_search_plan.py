@@ -145,6 +145,8 @@ class Plan:
         try:
             found = load_dataset(where, download=download, needed=self._needed(), **reading)
         except MemoryError as error:
+            if self.is_resumed or where is None or not Path(where).is_dir():
+                raise  # fewer images cannot be asked for, or all are in one file
             raise MemoryError(f"{error}, for example with --splits 4000,35000,10000") from error
         if download and distributed.is_main():
             distributed.barrier()
