@@ -185,7 +185,8 @@ def _backward(dy: Tensor, x: Tensor, w: Tensor, rounded: Tensor) -> tuple[Tensor
     images, weights = TILES[w.shape[0]]
     dy, x, rounded = _channels_last(dy), _channels_last(x), _channels_last(rounded)
     with torch.cuda.device_of(x):
-        torch.cuda.set_device(x.device)  # binds it to autograd's thread, if nothing ran there yet
+        if not torch.cuda.is_current_stream_capturing():
+            torch.cuda.set_device(x.device)  # autograd's thread may not have used it yet
         dx = convolve(dy, rounded, images, back=True)
         if weights is not None:
             return dx, weight_gradient(x, dy, weights).to(w.dtype)
