@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from deepaa.presets import PRESETS, ProxyConfig
 from deepaa.runs import Run, read_history
 from deepaa.search import LayerRecord, StepRecord
 from deepaa.train import EpochRecord, TrainConfig
-from deepaa.verify import contestants
+from deepaa.verify import contestants, usual_epochs
 
 SPACE = CIFAR.only("identity", "rotate", "flip", "translate_x")
 TINY = SearchConfig(
@@ -370,6 +371,33 @@ def test_more_classes_than_the_model_has(images: Any) -> None:
     labels = torch.arange(200) % 6
     with pytest.raises(ValueError, match="labels run from 0 to 5, but the model has 4 outputs"):
         find_policy((images[0], labels), model=trained(), space=SPACE, config=TINY, device="cpu")
+
+
+def test_few_images_train_a_network_for_more_epochs(images: Any) -> None:
+    for proxy, n, epochs in (
+        (PRESETS["fast"].proxy, 4000, 45),
+        (PRESETS["fast"].proxy, 300, 467),
+        (PRESETS["fast"].proxy, 20_000, 45),
+        (PRESETS["imagenet"].proxy, 200_000, 30),
+        (PRESETS["imagenet"].proxy, 300, 280),
+        (PRESETS["demo"].proxy, 2000, 10),
+        (PRESETS["demo"].proxy, 300, 50),
+        (PRESETS["demo"].proxy, 1, 150),
+        (PRESETS["demo"].proxy, 0, 10),
+        (PROXY, 10, 2),  # whoever gives epochs means them
+    ):
+        assert proxy.trained_on(n).train.epochs == epochs
+        assert proxy.trained_on(n).trained_on(n) == proxy.trained_on(n)
+    proxy = replace(PROXY, least_steps=10)
+    task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=proxy)
+    epochs = [record for record in task if isinstance(record, EpochRecord)]
+    assert len(epochs) == 3  # of 4 steps of 32 images
+
+
+def test_a_comparison_takes_steps_enough() -> None:
+    assert usual_epochs(50_000, 128) == usual_epochs(4000, 128) == 20
+    assert usual_epochs(600, 128) == 120
+    assert usual_epochs(5, 128) == 600
 
 
 def test_embedded_splits_and_networks() -> None:

@@ -62,7 +62,10 @@ def test_changes() -> None:
     assert changed(start, "train.lr=0.05").proxy.train.lr == 0.05
     assert chosen_settings("fast", changes=["steps=5", "steps=6"]).search.steps == 6
     assert chosen_settings("fast", model="resnet18", epochs=3).proxy == dataclasses.replace(
-        start.proxy, model="resnet18", train=dataclasses.replace(start.proxy.train, epochs=3)
+        start.proxy,
+        model="resnet18",
+        least_steps=0,
+        train=dataclasses.replace(start.proxy.train, epochs=3),
     )
 
 
@@ -114,8 +117,8 @@ def _shown(value: object) -> str:
 def test_the_page_has_every_setting_with_its_default() -> None:
     rows = _rows("Settings")
     expected = {f.name: getattr(SearchConfig(), f.name) for f in dataclasses.fields(SearchConfig)}
-    proxy = ProxyConfig()
-    expected |= {"augment": proxy.augment, "model": proxy.model}
+    proxy = PRESETS["fast"].proxy
+    expected |= {key: getattr(proxy, key) for key in ("augment", "least_steps", "model")}
     expected |= {
         f"train.{f.name}": getattr(proxy.train, f.name) for f in dataclasses.fields(TrainConfig)
     }
@@ -142,3 +145,22 @@ def _flat(config: SearchConfig | ProxyConfig) -> dict[str, object]:
     found = dataclasses.asdict(config)
     train = found.pop("train", {})
     return {**found, **{f"train.{key}": value for key, value in train.items()}}
+
+
+def test_who_says_how_many_epochs_gets_so_many() -> None:
+    assert chosen_settings("fast").proxy.least_steps == 1400
+    assert chosen_settings("fast", epochs=3).proxy.least_steps == 0
+    assert chosen_settings("fast", changes=["train.epochs=3"]).proxy.least_steps == 0
+    both = chosen_settings("fast", changes=["least_steps=70", "train.epochs=3"]).proxy
+    assert (both.least_steps, both.train.epochs) == (70, 3)
+
+
+def test_runs_from_before_least_steps_are_the_same_runs() -> None:
+    now = run_config(chosen_settings("demo"), fingerprint="0", source={})
+    before = json.loads(
+        json.dumps(run_config(chosen_settings("demo", epochs=10), fingerprint="0", source={}))
+    )
+    assert now["proxy"]["least_steps"] == 150  # type: ignore[index]
+    assert "least_steps" not in before["proxy"]
+    again = run_config(settings_of(before, []), fingerprint="0", source={})
+    assert json.loads(json.dumps(again)) == before

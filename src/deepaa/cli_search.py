@@ -172,8 +172,13 @@ def search(
         ),
     ] = False,
     verify_epochs: Annotated[
-        int, typer.Option(min=1, help="Epochs of each of these trainings.", rich_help_panel=_RUN)
-    ] = 20,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Epochs of each of these trainings. Default: 20, and more of few images.",
+            rich_help_panel=_RUN,
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool,
         typer.Option(
@@ -241,7 +246,7 @@ def search(
         plan = Plan(chosen, source, out, where, checkpoint_seconds, resume is not None)
         if resume is None and preset is None:
             plan.for_large = partial(choose, LARGE)
-        plan.verify_epochs = verify_epochs if verify else 0
+        plan.verify, plan.verify_epochs = verify, verify_epochs
         plan.tensorboard = tensorboard
         plan.moved = None if resume is None else lasting(data)
         plan.run(download=download, dry_run=dry_run)

@@ -39,7 +39,8 @@ class Plan:
         self.checkpoint_seconds, self.is_resumed = checkpoint_seconds, is_resumed
         self.for_large: Callable[[], Settings] | None = None
         """The settings for large images, where the user left the preset open."""
-        self.verify_epochs = 0
+        self.verify = False
+        self.verify_epochs: int | None = None
         self.tensorboard = False
         self.moved: str | None = None
         """Where the images of a resumed run are now; their checksum says whether they are."""
@@ -80,7 +81,7 @@ class Plan:
                     )
                     raise typer.Exit(stop.exit_code or 143)
                 cli_progress.conclude(task, self.out)
-                if self.verify_epochs:
+                if self.verify:
                     self._verify(task, is_asked)
             except StopAskedError:
                 again = f"deepaa search --resume {self.out} --verify"
@@ -155,7 +156,7 @@ class Plan:
     def _verify(self, task: PolicySearch, stop: Callable[[], bool]) -> None:
         from deepaa import distributed
         from deepaa.test_sets import official_test
-        from deepaa.verify import compare, fresh_model, trial_of
+        from deepaa.verify import compare, fresh_model, trial_of, usual_epochs
 
         if not distributed.is_main():
             return
@@ -165,5 +166,6 @@ class Plan:
             return fresh_model(task, self.source["model"])
 
         trial = trial_of(task, test)
-        results = compare(task, trial, make, self.verify_epochs, stop)
-        cli_progress.show_comparison(results, trial, self.verify_epochs, self.out)
+        epochs = self.verify_epochs or usual_epochs(len(trial.labels), task.proxy.train.batch)
+        results = compare(task, trial, make, epochs, stop)
+        cli_progress.show_comparison(results, trial, epochs, self.out)

@@ -73,7 +73,7 @@ class PolicySearch:
             run: Where records, checkpoints and the policy go; None keeps nothing.
             stop: Asked often; once it says yes, the iteration saves and ends with `stopped` true.
         """
-        self.data, self.space, self.proxy = data, space, proxy
+        self.data, self.space = data, space
         self.device = torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
@@ -84,6 +84,7 @@ class PolicySearch:
         self.splits = distributed.from_main(by_main(self._kept_splits)) or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
+        self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
         own = self._new_model() if model is None else copied(model)

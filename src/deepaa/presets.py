@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -21,8 +22,18 @@ class ProxyConfig:
     """A name for `build_model`; None takes one that fits the images and the device."""
     augment: bool = True
     """Pre-train with crop, flip and cutout, as the authors do."""
+    least_steps: int = 0
+    """Pre-train for more epochs where images are so few that it would take fewer steps."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
+
+    def trained_on(self, images: int) -> ProxyConfig:
+        """The same with the epochs that so many images take."""
+        a_epoch = math.ceil(images / self.train.batch)
+        if not a_epoch or not self.least_steps:
+            return self
+        epochs = max(self.train.epochs, math.ceil(self.least_steps / a_epoch))
+        return replace(self, train=replace(self.train, epochs=epochs))
 
 
 class Preset(NamedTuple):
@@ -52,19 +63,20 @@ _AUTHORS = SearchConfig(
     simplify=0.0,
 )
 
+_USUAL = ProxyConfig(least_steps=1400)  # 45 epochs of 4,000 images are 1,440
 SMALL, LARGE = "fast", "imagenet"
 """The presets for small and for large images, where nobody chose one."""
 PRESETS: Mapping[str, Preset] = {
     "fast": Preset(
         "the default: a quarter of the authors' samples, a third of their steps",
         SearchConfig(),
-        ProxyConfig(),
+        _USUAL,
         "cifar",
     ),
     "official": Preset(
         "what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains",
         _AUTHORS,
-        ProxyConfig(),
+        _USUAL,
         "cifar",
     ),
     "paper": Preset(
@@ -80,13 +92,13 @@ PRESETS: Mapping[str, Preset] = {
             symmetric=False,
             epsilon=1e-8,
         ),
-        ProxyConfig(augment=False),
+        replace(_USUAL, augment=False),
         "cifar",
     ),
     "imagenet": Preset(
         "larger images: ResNet-18, the ImageNet space, at most 5 layers",
         SearchConfig(max_layers=5, chunk=256),
-        ProxyConfig(model="resnet18", train=TrainConfig(epochs=30, batch=64, lr=0.05)),
+        replace(_USUAL, model="resnet18", train=TrainConfig(epochs=30, batch=64, lr=0.05)),
         "imagenet",
     ),
     "demo": Preset(
@@ -102,7 +114,7 @@ PRESETS: Mapping[str, Preset] = {
             deviation_draws=2,  # few steps: the deviation of many draws would keep them at identity
             heldout=48,
         ),
-        ProxyConfig(model="small", train=TrainConfig(epochs=10)),
+        ProxyConfig(model="small", least_steps=150, train=TrainConfig(epochs=10)),
         "cifar",
     ),
 }

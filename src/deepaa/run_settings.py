@@ -60,7 +60,8 @@ def chosen_settings(
         space = space.without(*_names(exclude))
     proxy = start.proxy if model is None else dataclasses.replace(start.proxy, model=model)
     if epochs is not None:
-        proxy = dataclasses.replace(proxy, train=dataclasses.replace(proxy.train, epochs=epochs))
+        train = dataclasses.replace(proxy.train, epochs=epochs)
+        proxy = dataclasses.replace(proxy, train=train, least_steps=0)
     settings = Settings(dataclasses.replace(start.search, **search), proxy, space)
     return changed(settings, *changes)
 
@@ -87,11 +88,13 @@ def changed(settings: Settings, *changes: str) -> Settings:
         if name.startswith("train."):
             name = name.removeprefix("train.")
             of_train[name] = _fitting(proxy.train, name, value, "train.")
-        elif name == "augment":
+        elif name in ("augment", "least_steps"):
             of_proxy[name] = _fitting(proxy, name, value, "")
         else:
             of_search[name] = _fitting(search, name, value, "")
     train = dataclasses.replace(proxy.train, **of_train)
+    if "epochs" in of_train:  # so many, unless both are given
+        of_proxy = {"least_steps": 0, **of_proxy}
     proxy = dataclasses.replace(proxy, train=train, **of_proxy)
     return Settings(dataclasses.replace(search, **of_search), proxy, space)
 
@@ -139,9 +142,12 @@ def run_config(
         }
         for op in settings.space.operations
     ]
+    proxy = dataclasses.asdict(settings.proxy)
+    if not settings.proxy.least_steps:  # as in runs from before it was a setting
+        del proxy["least_steps"]
     return {
         "search": dataclasses.asdict(settings.search),
-        "proxy": dataclasses.asdict(settings.proxy),
+        "proxy": proxy,
         "space": {"operations": operations, "levels": settings.space.levels},
         "fingerprint": fingerprint,
         "source": dict(source),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -22,6 +23,9 @@ from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
 from deepaa.space import CIFAR, IMAGENET
 from deepaa.train import TrainConfig, Training, evaluate
+
+LEAST_STEPS = 600
+"""20 epochs of 4,000 images are 640."""
 
 
 class Trained(NamedTuple):
@@ -74,6 +78,11 @@ def fresh_model(task: PolicySearch, spec: str | None) -> nn.Module:
     """The network of the search with new weights."""
     name = spec or task.proxy.model or proxy_name(task.data.images, task.device)
     return load_model(name, task.data, task.config.seed)
+
+
+def usual_epochs(images: int, batch: int) -> int:
+    """20, or so many that a network takes enough steps to learn something."""
+    return max(20, math.ceil(LEAST_STEPS / math.ceil(images / batch)))
 
 
 def compare(
