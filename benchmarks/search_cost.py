@@ -29,8 +29,10 @@ SEARCHES: dict[str, tuple[str, list[str]]] = {
     "cifar100": ("cifar100", ["--seed", "0"]),
     "resnet18": (
         "photos",
-        ["--preset", "imagenet", "--layers", "3", "--steps", "40", "--set", "learning_rate=0.3"]
-        + ["--epochs", "30"],
+        [
+            *("--preset", "imagenet", "--layers", "3", "--steps", "40"),
+            *("--set", "learning_rate=0.3", "--epochs", "30"),
+        ],
     ),
 }
 
