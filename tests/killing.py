@@ -114,7 +114,7 @@ def main(out: Path, arguments: list[str], seed: int = 0) -> None:
             last += 2
             pid = attempt(now, die_at=last)
         elif number % 2:
-            pid = attempt(now, die_at=chance.randint(1, 30))
+            pid = attempt(now, die_at=chance.randint(1, 18))
         else:
             pid = attempt(now)
             kill_some_time(pid, out, chance, 0.03)

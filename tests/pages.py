@@ -156,7 +156,7 @@ def make_presets_tiny() -> None:
         PRESETS[name] = Preset(
             preset.description,
             replace(preset.search, **TINY),
-            replace(preset.proxy, model="small", least_steps=0, train=train),
+            replace(preset.proxy, model="small", least_passes=0, train=train),
             preset.space,
         )
 

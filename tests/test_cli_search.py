@@ -30,9 +30,11 @@ from deepaa.cli_search_plan import Plan
 from deepaa.folder import list_images
 from deepaa.forecast import memory_needed
 from deepaa.models import build_model, frozen_copy
+from deepaa.pipeline import PolicySearch
+from deepaa.presets import PRESETS
 from deepaa.report.examples import find_originals
 from deepaa.run_settings import chosen_settings
-from deepaa.runs import read_history
+from deepaa.runs import Run, read_history
 from deepaa.search_config import SearchConfig
 from deepaa.sources import load_dataset
 from deepaa.splits import Needed
@@ -456,13 +458,35 @@ def test_of_a_large_folder_the_parts_alone_are_read(
     assert find_originals(config, 4).origin == originals.origin
 
 
-def test_all_of_a_folder_is_read_where_a_run_did(command: Any, pictures: Path) -> None:
-    """Runs of earlier versions did, and those that need all images do."""
-    asked = (*TINY, "--data", "pictures", "--steps", "1", "--out", "run")
-    assert command(*asked)[0] == 0
+def test_all_of_a_folder_is_read_where_a_run_did(
+    command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs of earlier versions did, whatever their parts."""
+    asked = (*TINY, "--data", "pictures", "--splits", "20,20,10", "--steps", "1", "--out", "run")
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Needed, "choose", lambda self, labels, names=(): None)
+        assert command(*asked)[0] == 0
     config = json.loads((pictures.parent / "run/config.json").read_text())["settings"]
     assert "reads" not in config["source"]
     assert config["fingerprint"] == load_dataset("pictures").fingerprint
+    code, _, err = command("--resume", "run")
+    assert code == 0, err
+
+
+def test_a_run_that_did_nothing_leaves_no_parts_behind(
+    command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("on purpose")
+
+    with monkeypatch.context() as wrong:
+        wrong.setattr(PolicySearch, "check_model", refuse)
+        assert command(*TINY, "--splits", "20,20,10", "--out", "run")[0] == 2
+    parts = ("--data", "pictures", "--splits", "30,25,12", "--seed", "3", "--out", "run")
+    code, _, err = command(*TINY, *parts)
+    assert code == 0, err
+    kept = json.loads((pictures.parent / "run/splits.json").read_text())
+    assert [len(part) for part in kept.values()] == [30, 25, 12]
 
 
 def test_fewer_images_of_a_folder_need_less_memory(
@@ -471,7 +495,7 @@ def test_fewer_images_of_a_folder_need_less_memory(
     monkeypatch.setattr(stack, "available_memory", lambda: 120 * 3 * 16 * 16)
     code, _, err = command(*TINY, "--data", "pictures", "--dry-run")
     assert code == 2
-    assert "fewer images, for example with --splits 4000,35000,10000" in err
+    assert "fewer images, as three numbers for --splits" in err
     code, _, err = command(*TINY, "--data", "pictures", "--splits", "20,20,10", "--dry-run")
     assert code == 0, err
     code, _, err = command(*TINY, "--dry-run")  # a file is read whole
@@ -483,15 +507,21 @@ def test_fewer_images_of_a_folder_need_less_memory(
 def test_a_run_keeps_its_parts_whatever_the_defaults_become(
     command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch, source: str
 ) -> None:
-    monkeypatch.setattr(splits, "SEARCH", 40)  # so that not all pictures are needed
+    monkeypatch.setattr(splits, "SEARCH", 20)
     code, _, err = command(*TINY, "--data", source, "--steps", "1", "--out", "run")
     assert code == 0, err
     path = pictures.parent / "run/splits.json"
     before = path.read_text()
-    for name in ("PRETRAIN", "MOST_PRETRAIN", "SEARCH"):
-        monkeypatch.setattr(splits, name, 30)
+    reads = json.loads(path.with_name("config.json").read_text())["settings"]["source"].get("reads")
+    assert reads == ([60, 20, 30] if source == "pictures" else None)
+    for name in ("PRETRAIN", "OF_A_CLASS", "MOST_PRETRAIN", "SEARCH"):
+        monkeypatch.setattr(splits, name, 15)
     assert command("--resume", "run")[0] == 0
     assert path.read_text() == before
+    code, out, err = command("--resume", "run", "--dry-run")
+    assert code == 0, err
+    first = 60 if source == "pictures" else 100
+    assert f"splits   pretrain {first}, search 20, validation" in out
 
 
 def test_damaged_parts_are_refused(command: Any, folder: Path) -> None:
@@ -516,17 +546,42 @@ def test_damaged_parts_are_refused(command: Any, folder: Path) -> None:
     assert path.read_text() == before
 
 
-def test_find_policy_reads_what_it_needs(pictures: Path) -> None:
+def test_find_policy_reads_what_it_needs(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pictures.parent / "run"
     few: dict[str, Any] = {"preset": "demo", "steps": 1, "layers": 1, "heldout": 4, "images": 2}
-    few |= {
-        "device": "cpu",
-        "out": pictures.parent / "run",
-        "space": CIFAR.only("identity", "flip"),
-    }
-    first = find_policy(pictures, sizes=(20, 20, 10), **few)
-    config = json.loads((pictures.parent / "run/config.json").read_text())["settings"]
-    assert config["fingerprint"] == load_dataset(pictures, needed=Needed((20, 20, 10))).fingerprint
-    assert find_policy(pictures, sizes=(20, 20, 10), **few).equals(first)
+    few |= {"device": "cpu", "out": run, "space": CIFAR.only("identity", "flip")}
+    monkeypatch.setattr(splits, "SEARCH", 20)
+    first = find_policy(pictures, **few)
+    config = json.loads((run / "config.json").read_text())["settings"]
+    assert config["source"]["reads"] == [60, 20, 30]
+    expected = load_dataset(pictures, needed=Needed((60, 20, 30))).fingerprint
+    assert config["fingerprint"] == expected
+    monkeypatch.setattr(splits, "SEARCH", 15)
+    assert find_policy(pictures, **few).equals(first)
+    with pytest.raises(ValueError, match="sizes"):  # asked for in another way
+        find_policy(pictures, sizes=(40, 20, 10), **few)
+
+
+def test_find_policy_goes_on_with_runs_from_before(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few: dict[str, Any] = {"preset": "demo", "steps": 1, "layers": 1, "heldout": 4, "images": 2}
+    few |= {"device": "cpu", "out": pictures.parent / "run", "sizes": (20, 20, 10)}
+    few |= {"space": CIFAR.only("identity", "flip")}
+    with monkeypatch.context() as earlier:
+        earlier.setattr(Needed, "choose", lambda self, labels, names=(): None)
+        proxy = replace(PRESETS["demo"].proxy, least_passes=0)
+        first = find_policy(pictures, proxy=proxy, **few)
+    assert find_policy(pictures, **few).equals(first)
+
+
+def test_find_policy_refuses_runs_of_another_kind(pictures: Path) -> None:
+    out = pictures.parent / "run"
+    Run.create(out, {"a": 1}).close()
+    checkpointed = {"device": "cpu", "out": out, "preset": "demo", "sizes": (20, 20, 10)}
+    (out / "history.jsonl").write_text('{"kind": "step"}\n')
+    with pytest.raises(ValueError, match="holds a run with other settings"):
+        find_policy(pictures, **checkpointed)  # type: ignore[arg-type]
 
 
 def test_weights_of_another_network(command: Any) -> None:

@@ -376,28 +376,27 @@ def test_more_classes_than_the_model_has(images: Any) -> None:
 def test_few_images_train_a_network_for_more_epochs(images: Any) -> None:
     for proxy, n, epochs in (
         (PRESETS["fast"].proxy, 4000, 45),
-        (PRESETS["fast"].proxy, 300, 467),
+        (PRESETS["fast"].proxy, 300, 600),
         (PRESETS["fast"].proxy, 20_000, 45),
         (PRESETS["imagenet"].proxy, 200_000, 30),
-        (PRESETS["imagenet"].proxy, 300, 280),
+        (PRESETS["imagenet"].proxy, 300, 600),
         (PRESETS["demo"].proxy, 2000, 10),
-        (PRESETS["demo"].proxy, 300, 50),
-        (PRESETS["demo"].proxy, 1, 150),
+        (PRESETS["demo"].proxy, 300, 67),
         (PRESETS["demo"].proxy, 0, 10),
         (PROXY, 10, 2),  # whoever gives epochs means them
+        (replace(PROXY, least_passes=99, train=TrainConfig(schedule="step", epochs=2)), 10, 2),
     ):
         assert proxy.trained_on(n).train.epochs == epochs
         assert proxy.trained_on(n).trained_on(n) == proxy.trained_on(n)
-    proxy = replace(PROXY, least_steps=10)
+    proxy = replace(PROXY, least_passes=300)
     task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=proxy)
     epochs = [record for record in task if isinstance(record, EpochRecord)]
-    assert len(epochs) == 3  # of 4 steps of 32 images
+    assert len(epochs) == 3  # of 100 images
 
 
 def test_a_comparison_takes_steps_enough() -> None:
-    assert usual_epochs(50_000, 128) == usual_epochs(4000, 128) == 20
-    assert usual_epochs(600, 128) == 120
-    assert usual_epochs(5, 128) == 600
+    assert usual_epochs(50_000) == usual_epochs(4000) == 20
+    assert usual_epochs(600) == 134
 
 
 def test_embedded_splits_and_networks() -> None:

@@ -64,7 +64,7 @@ def test_changes() -> None:
     assert chosen_settings("fast", model="resnet18", epochs=3).proxy == dataclasses.replace(
         start.proxy,
         model="resnet18",
-        least_steps=0,
+        least_passes=0,
         train=dataclasses.replace(start.proxy.train, epochs=3),
     )
 
@@ -118,7 +118,7 @@ def test_the_page_has_every_setting_with_its_default() -> None:
     rows = _rows("Settings")
     expected = {f.name: getattr(SearchConfig(), f.name) for f in dataclasses.fields(SearchConfig)}
     proxy = PRESETS["fast"].proxy
-    expected |= {key: getattr(proxy, key) for key in ("augment", "least_steps", "model")}
+    expected |= {key: getattr(proxy, key) for key in ("augment", "least_passes", "model")}
     expected |= {
         f"train.{f.name}": getattr(proxy.train, f.name) for f in dataclasses.fields(TrainConfig)
     }
@@ -148,19 +148,19 @@ def _flat(config: SearchConfig | ProxyConfig) -> dict[str, object]:
 
 
 def test_who_says_how_many_epochs_gets_so_many() -> None:
-    assert chosen_settings("fast").proxy.least_steps == 1400
-    assert chosen_settings("fast", epochs=3).proxy.least_steps == 0
-    assert chosen_settings("fast", changes=["train.epochs=3"]).proxy.least_steps == 0
-    both = chosen_settings("fast", changes=["least_steps=70", "train.epochs=3"]).proxy
-    assert (both.least_steps, both.train.epochs) == (70, 3)
+    assert chosen_settings("fast").proxy.least_passes == 180_000
+    assert chosen_settings("fast", epochs=3).proxy.least_passes == 0
+    assert chosen_settings("fast", changes=["train.epochs=3"]).proxy.least_passes == 0
+    both = chosen_settings("fast", changes=["least_passes=70", "train.epochs=3"]).proxy
+    assert (both.least_passes, both.train.epochs) == (70, 3)
 
 
-def test_runs_from_before_least_steps_are_the_same_runs() -> None:
+def test_runs_from_before_least_passes_are_the_same_runs() -> None:
     now = run_config(chosen_settings("demo"), fingerprint="0", source={})
     before = json.loads(
         json.dumps(run_config(chosen_settings("demo", epochs=10), fingerprint="0", source={}))
     )
-    assert now["proxy"]["least_steps"] == 150  # type: ignore[index]
-    assert "least_steps" not in before["proxy"]
+    assert now["proxy"]["least_passes"] == 20_000  # type: ignore[index]
+    assert "least_passes" not in before["proxy"]
     again = run_config(settings_of(before, []), fingerprint="0", source={})
     assert json.loads(json.dumps(again)) == before

@@ -63,6 +63,7 @@ class Plan:
             work["model"] = load_model(source["model"], images, seed, source["weights"])
             source["weights_sha256"] = state_hash(work["model"])
         if dry_run:
+            work["sizes"] = self._kept_sizes() or work["sizes"]
             cli_progress.foretell(PolicySearch(images, **work))
             return
         with StopRequest() as stop:
@@ -124,6 +125,17 @@ class Plan:
         splits = self.source.get("splits")
         return None if splits is None else (splits[0], splits[1], splits[2])
 
+    def _kept_sizes(self) -> tuple[int, int, int] | None:
+        """Of the parts that a run has, to foretell the rest of it without opening it."""
+        from deepaa.pipeline import SPLITS
+        from deepaa.run_files import read_json
+
+        path = self.out / SPLITS
+        if not self.is_resumed or not path.exists():
+            return None
+        first, second, third = (len(part) for part in read_json(path).values())
+        return first, second, third
+
     def _needed(self) -> Needed | None:
         from deepaa.splits import Needed
 
@@ -148,7 +160,7 @@ class Plan:
         except MemoryError as error:
             if self.is_resumed or where is None or not Path(where).is_dir():
                 raise  # fewer images cannot be asked for, or all are in one file
-            raise MemoryError(f"{error}, for example with --splits 4000,35000,10000") from error
+            raise MemoryError(f"{error}, as three numbers for --splits") from error
         if download and distributed.is_main():
             distributed.barrier()
         return found
@@ -166,6 +178,6 @@ class Plan:
             return fresh_model(task, self.source["model"])
 
         trial = trial_of(task, test)
-        epochs = self.verify_epochs or usual_epochs(len(trial.labels), task.proxy.train.batch)
+        epochs = self.verify_epochs or usual_epochs(len(trial.labels))
         results = compare(task, trial, make, epochs, stop)
         cli_progress.show_comparison(results, trial, epochs, self.out)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from deepaa import distributed
-from deepaa.agreement import by_main
+from deepaa.agreement import by_all, by_main
 from deepaa.gate import DROPPED_IDENTITY
 from deepaa.model_checks import check_untrained
 from deepaa.models import build_model, channel_statistics, copied, frozen_copy
@@ -107,8 +107,11 @@ class PolicySearch:
         return build_model(name, classes, mean=mean, std=std, channels=channels, seed=seed)
 
     def _kept_splits(self) -> Splits | None:
-        """Those that the run began with: what is the default may have changed since."""
-        if self.run is None or not (path := self.run.folder / SPLITS).exists():
+        """Those of a run that has a state: what is the default may have changed since."""
+        if self.run is None or self.run.latest() is None:
+            return None
+        path = self.run.folder / SPLITS
+        if not path.exists():
             return None
         try:
             parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
@@ -348,10 +351,19 @@ def find_policy(
         preset_of(preset)  # a wrong name is refused before images are read
     where = distributed.init("auto" if device is None else str(device))
     seed = settings.get("seed", config.seed if config else 0)
-    images = as_images(data, _needed(Needed(sizes, seed, model is None or pretrain), out))
+    stored = distributed.from_main(by_main(lambda: _stored(out, sizes, pretrain, seed)))
+    needed: Needed | None = Needed(sizes, seed, model is None or pretrain)
+    if stored is not None:  # a run goes on with what it has read
+        reads = stored["source"].get("reads")
+        needed = None if reads is None else Needed(tuple(reads), seed)
+    images = as_images(data, needed)
     start = preset_of(preset or (LARGE if is_large(images.images) else SMALL))
     search = dataclasses.replace(config or start.search, **settings)
-    chosen = Settings(search, proxy or start.proxy, space or SPACES[start.space])
+    if proxy is None:
+        proxy = start.proxy
+        if stored is not None and "least_passes" not in stored["proxy"]:  # it began before
+            proxy = dataclasses.replace(proxy, least_passes=0)
+    chosen = Settings(search, proxy, space or SPACES[start.space])
     source: dict[str, object] = {"data": images.name, "sizes": sizes, "pretrain": pretrain}
     source["model"] = None if model is None else state_hash(model)
     if images.reads is not None:
@@ -376,12 +388,22 @@ def find_policy(
             run.close()
 
 
-def _needed(asked: Needed, out: str | Path | None) -> Needed | None:
-    """What the run in `out` has read, if there is one: defaults may have changed since."""
+def _stored(
+    out: str | Path | None, sizes: tuple[int, int, int] | None, pretrain: bool, seed: int
+) -> dict[str, Any] | None:
+    """The settings of the run in `out`, if it is one that was asked for in the same way."""
     if out is None or not (Path(out) / CONFIG).exists():
-        return asked
-    reads = read_config(out)["source"].get("reads")
-    return None if reads is None else asked._replace(sizes=tuple(reads))
+        return None
+    found = read_config(out)
+    try:
+        kept = found["source"]["sizes"], found["source"]["pretrain"], found["search"]["seed"]
+    except (KeyError, TypeError):  # another kind of run, which is refused later
+        return None
+    return found if kept == (None if sizes is None else list(sizes), pretrain, seed) else None
+
+
+def _differ() -> None:
+    raise ValueError("this process has read other images than the main process")
 
 
 def open_run(
@@ -393,5 +415,7 @@ def open_run(
     resume: bool = False,
 ) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
+    same = distributed.from_main(data.fingerprint) == data.fingerprint
+    by_all(lambda: None if same else _differ())
     identity = run_config(settings, fingerprint=data.fingerprint, source=source)
     return open_in_main(out, identity, resume=resume)

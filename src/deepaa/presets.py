@@ -22,17 +22,16 @@ class ProxyConfig:
     """A name for `build_model`; None takes one that fits the images and the device."""
     augment: bool = True
     """Pre-train with crop, flip and cutout, as the authors do."""
-    least_steps: int = 0
-    """Pre-train for more epochs where images are so few that it would take fewer steps."""
+    least_passes: int = 0
+    """Pre-train for more epochs where so few images would go through the network."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
 
     def trained_on(self, images: int) -> ProxyConfig:
         """The same with the epochs that so many images take."""
-        a_epoch = math.ceil(images / self.train.batch)
-        if not a_epoch or not self.least_steps:
+        if not images or self.train.schedule == "step":  # whose milestones are epochs
             return self
-        epochs = max(self.train.epochs, math.ceil(self.least_steps / a_epoch))
+        epochs = max(self.train.epochs, math.ceil(self.least_passes / images))
         return replace(self, train=replace(self.train, epochs=epochs))
 
 
@@ -63,7 +62,7 @@ _AUTHORS = SearchConfig(
     simplify=0.0,
 )
 
-_USUAL = ProxyConfig(least_steps=1400)  # 45 epochs of 4,000 images are 1,440
+_USUAL = ProxyConfig(least_passes=45 * 4000)
 SMALL, LARGE = "fast", "imagenet"
 """The presets for small and for large images, where nobody chose one."""
 PRESETS: Mapping[str, Preset] = {
@@ -114,7 +113,7 @@ PRESETS: Mapping[str, Preset] = {
             deviation_draws=2,  # few steps: the deviation of many draws would keep them at identity
             heldout=48,
         ),
-        ProxyConfig(model="small", least_steps=150, train=TrainConfig(epochs=10)),
+        ProxyConfig(model="small", least_passes=10 * 2000, train=TrainConfig(epochs=10)),
         "cifar",
     ),
 }

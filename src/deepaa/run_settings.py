@@ -61,7 +61,7 @@ def chosen_settings(
     proxy = start.proxy if model is None else dataclasses.replace(start.proxy, model=model)
     if epochs is not None:
         train = dataclasses.replace(proxy.train, epochs=epochs)
-        proxy = dataclasses.replace(proxy, train=train, least_steps=0)
+        proxy = dataclasses.replace(proxy, train=train, least_passes=0)
     settings = Settings(dataclasses.replace(start.search, **search), proxy, space)
     return changed(settings, *changes)
 
@@ -88,13 +88,13 @@ def changed(settings: Settings, *changes: str) -> Settings:
         if name.startswith("train."):
             name = name.removeprefix("train.")
             of_train[name] = _fitting(proxy.train, name, value, "train.")
-        elif name in ("augment", "least_steps"):
+        elif name in ("augment", "least_passes"):
             of_proxy[name] = _fitting(proxy, name, value, "")
         else:
             of_search[name] = _fitting(search, name, value, "")
     train = dataclasses.replace(proxy.train, **of_train)
     if "epochs" in of_train:  # so many, unless both are given
-        of_proxy = {"least_steps": 0, **of_proxy}
+        of_proxy = {"least_passes": 0, **of_proxy}
     proxy = dataclasses.replace(proxy, train=train, **of_proxy)
     return Settings(dataclasses.replace(search, **of_search), proxy, space)
 
@@ -143,8 +143,8 @@ def run_config(
         for op in settings.space.operations
     ]
     proxy = dataclasses.asdict(settings.proxy)
-    if not settings.proxy.least_steps:  # as in runs from before it was a setting
-        del proxy["least_steps"]
+    if not settings.proxy.least_passes:  # as in runs from before it was a setting
+        del proxy["least_passes"]
     return {
         "search": dataclasses.asdict(settings.search),
         "proxy": proxy,

@@ -24,8 +24,8 @@ from deepaa.sources import LabelledImages
 from deepaa.space import CIFAR, IMAGENET
 from deepaa.train import TrainConfig, Training, evaluate
 
-LEAST_STEPS = 600
-"""20 epochs of 4,000 images are 640."""
+LEAST_PASSES = 20 * 4000
+"""Images through the network in a comparison, at least."""
 
 
 class Trained(NamedTuple):
@@ -80,9 +80,9 @@ def fresh_model(task: PolicySearch, spec: str | None) -> nn.Module:
     return load_model(name, task.data, task.config.seed)
 
 
-def usual_epochs(images: int, batch: int) -> int:
-    """20, or so many that a network takes enough steps to learn something."""
-    return max(20, math.ceil(LEAST_STEPS / math.ceil(images / batch)))
+def usual_epochs(images: int) -> int:
+    """20, or so many that a network can learn something of few images."""
+    return max(20, math.ceil(LEAST_PASSES / images))
 
 
 def compare(
