@@ -22,10 +22,11 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
 from deepaa.cli_progress import _Progress
-from deepaa.pipeline import PolicySearch, as_images, default_augmentation, proxy_name
+from deepaa.pipeline import PolicySearch, default_augmentation, proxy_name
 from deepaa.presets import PRESETS, ProxyConfig
 from deepaa.runs import Run, read_history
 from deepaa.search import LayerRecord, StepRecord
+from deepaa.sources import as_images
 from deepaa.train import EpochRecord, TrainConfig
 from deepaa.verify import contestants, usual_epochs
 

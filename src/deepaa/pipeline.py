@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from deepaa import distributed
 from deepaa.agreement import by_all, by_main
@@ -30,9 +29,9 @@ from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import CONFIG, Run, open_in_main, part_of, read_config
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
-from deepaa.sources import LabelledImages, fingerprint, lasting, load_dataset, read_dataset
+from deepaa.sources import LabelledImages, as_images, lasting
 from deepaa.space import Operation, Space
-from deepaa.splits import Needed, Splits, check_labels, default_sizes, stratified_splits
+from deepaa.splits import Needed, Splits, default_sizes, stratified_splits
 from deepaa.train import EpochRecord, Training
 
 Record = EpochRecord | StepRecord | LayerRecord
@@ -285,31 +284,6 @@ def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTA
 
 
 # The Python interface
-
-
-def as_images(data: object, needed: Needed | None = None) -> LabelledImages:
-    """A source for `load_dataset`, a torch data set, (images, labels), or labelled images."""
-    if isinstance(data, LabelledImages):
-        return data
-    if data is None or isinstance(data, str | Path):
-        return load_dataset(data, needed=needed)
-    if isinstance(data, Dataset):
-        return read_dataset(data)
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        kind = type(data).__name__
-        raise TypeError(
-            f"data should be a source, a path, a torch Dataset or (images, labels), got {kind}"
-        )
-    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise ValueError(
-            f"images should be uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
-        )
-    if labels.shape != (len(images),):
-        raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
-    names = tuple(str(i) for i in range(check_labels(labels)))
-    labels = labels.long()
-    return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
 
 
 def find_policy(

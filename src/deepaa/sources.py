@@ -138,6 +138,31 @@ def read_dataset(dataset: Dataset[Any]) -> LabelledImages:
     return _labelled(*read_items(dataset, name), name, "train")
 
 
+def as_images(data: object, needed: Needed | None = None) -> LabelledImages:
+    """A source for `load_dataset`, a torch data set, (images, labels), or labelled images."""
+    if isinstance(data, LabelledImages):
+        return data
+    if data is None or isinstance(data, str | Path):
+        return load_dataset(data, needed=needed)
+    if isinstance(data, Dataset):
+        return read_dataset(data)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        kind = type(data).__name__
+        raise TypeError(
+            f"data should be a source, a path, a torch Dataset or (images, labels), got {kind}"
+        )
+    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise ValueError(
+            f"images should be uint8 (N, C, H, W), got {images.dtype} {tuple(images.shape)}"
+        )
+    if labels.shape != (len(images),):
+        raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
+    names = tuple(str(i) for i in range(check_labels(labels)))
+    labels = labels.long()
+    return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
+
+
 def file_choices(source: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_dataset` about files, as a run's entry about its source says."""
     return {
