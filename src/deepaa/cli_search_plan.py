@@ -137,13 +137,13 @@ class Plan:
         return first, second, third
 
     def _needed(self) -> Needed | None:
+        from deepaa.sources import needed_again
         from deepaa.splits import Needed
 
         seed = self.settings.search.seed
-        if not self.is_resumed:
-            return Needed(self._sizes(), seed, pretrains=self.source["weights"] is None)
-        reads = self.source.get("reads")
-        return None if reads is None else Needed((reads[0], reads[1], reads[2]), seed)
+        if self.is_resumed:
+            return needed_again(self.source, seed)
+        return Needed(self._sizes(), seed, pretrains=self.source["weights"] is None)
 
     def _images(self, download: bool) -> LabelledImages:
         from deepaa import distributed

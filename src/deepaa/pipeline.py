@@ -29,7 +29,7 @@ from deepaa.run_settings import Settings, preset_of, run_config
 from deepaa.runs import CONFIG, Run, open_in_main, part_of, read_config
 from deepaa.search import LayerRecord, Search, StepRecord
 from deepaa.search_config import SearchConfig, precision_on
-from deepaa.sources import LabelledImages, as_images, lasting
+from deepaa.sources import LabelledImages, as_images, lasting, needed_again
 from deepaa.space import Operation, Space
 from deepaa.splits import Needed, Splits, default_sizes, stratified_splits
 from deepaa.train import EpochRecord, Training
@@ -77,6 +77,7 @@ class PolicySearch:
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.pretrains = model is None or pretrain
+        self._resume()
         if sizes is None:
             n, classes = len(data.labels), len(data.class_names)
             sizes = default_sizes(n, classes, pretrains=self.pretrains)
@@ -94,7 +95,6 @@ class PolicySearch:
         self._saved = time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         self._record_setting()
-        self._resume()
 
     def _new_model(self) -> nn.Module:
         name = self.proxy.model or proxy_name(self.data.images, self.device)
@@ -107,7 +107,7 @@ class PolicySearch:
 
     def _kept_splits(self) -> Splits | None:
         """Those of a run that has a state: what is the default may have changed since."""
-        if self.run is None or self.run.latest() is None:
+        if self.run is None or not self._state:
             return None
         path = self.run.folder / SPLITS
         if not path.exists():
@@ -326,11 +326,10 @@ def find_policy(
     where = distributed.init("auto" if device is None else str(device))
     seed = settings.get("seed", config.seed if config else 0)
     stored = distributed.from_main(by_main(lambda: _stored(out, sizes, pretrain, seed)))
-    needed: Needed | None = Needed(sizes, seed, model is None or pretrain)
-    if stored is not None:  # a run goes on with what it has read
-        reads = stored["source"].get("reads")
-        needed = None if reads is None else Needed(tuple(reads), seed)
-    images = as_images(data, needed)
+    if stored is None:
+        images = as_images(data, Needed(sizes, seed, model is None or pretrain))
+    else:  # a run goes on with what it has read
+        images = as_images(data, needed_again(stored["source"], seed))
     start = preset_of(preset or (LARGE if is_large(images.images) else SMALL))
     search = dataclasses.replace(config or start.search, **settings)
     if proxy is None:
@@ -376,10 +375,6 @@ def _stored(
     return found if kept == (None if sizes is None else list(sizes), pretrain, seed) else None
 
 
-def _differ() -> None:
-    raise ValueError("this process has read other images than the main process")
-
-
 def open_run(
     out: str | Path,
     settings: Settings,
@@ -389,7 +384,12 @@ def open_run(
     resume: bool = False,
 ) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    same = distributed.from_main(data.fingerprint) == data.fingerprint
-    by_all(lambda: None if same else _differ())
+    expected = distributed.from_main(data.fingerprint)
+
+    def check() -> None:
+        if data.fingerprint != expected:
+            raise ValueError("this process has read other images than the main process")
+
+    by_all(check)
     identity = run_config(settings, fingerprint=data.fingerprint, source=source)
     return open_in_main(out, identity, resume=resume)

@@ -163,6 +163,12 @@ def as_images(data: object, needed: Needed | None = None) -> LabelledImages:
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
 
 
+def needed_again(source: Mapping[str, Any], seed: int) -> Needed | None:
+    """What a run has read of a folder, as its entry about its source says; None for all of it."""
+    reads = source.get("reads")
+    return None if reads is None else Needed(tuple(reads), seed)
+
+
 def file_choices(source: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of `load_dataset` about files, as a run's entry about its source says."""
     return {

@@ -81,11 +81,8 @@ class Needed(NamedTuple):
         parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
         wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
         wanted += 2 + wanted // 50
-        order = _shuffled(len(every), self.seed)
-        by_class = torch.split(
-            order[every[order].argsort(stable=True)], every.bincount(minlength=len(wanted)).tolist()
-        )
-        chosen = [part[:n] for part, n in zip(by_class, wanted.tolist(), strict=True)]
+        members = _members(every, self.seed, len(wanted))
+        chosen = [part[:n] for part, n in zip(members, wanted.tolist(), strict=True)]
         places = torch.cat(chosen).sort().values.tolist()
         return None if len(places) == len(every) else places
 
@@ -115,9 +112,7 @@ def stratified_splits(
     counts: list[int] = labels.bincount(minlength=classes).tolist()
     names = list(class_names) or [str(c) for c in range(classes)]
     _check_enough(counts, wanted, names)
-    order = _shuffled(n, seed)
-    by_class = order[labels[order].argsort(stable=True)]  # each class in random order
-    members = torch.split(by_class, counts)
+    members = _members(labels, seed, classes)
     used = [0] * classes
     parts = []
     for k, size in enumerate(wanted):
@@ -184,6 +179,13 @@ def _check_enough(counts: list[int], wanted: tuple[int, int, int], names: list[s
             f"{parts} disjoint parts need at least {parts} images of every class; "
             f"too few in: {', '.join(few[:_NAMED])}{more}"
         )
+
+
+def _members(labels: Tensor, seed: int, classes: int) -> tuple[Tensor, ...]:
+    """Places of the images of each class, in random order."""
+    order = _shuffled(len(labels), seed)
+    counts: list[int] = labels.bincount(minlength=classes).tolist()
+    return torch.split(order[labels[order].argsort(stable=True)], counts)
 
 
 def _shuffled(n: int, seed: int) -> Tensor:

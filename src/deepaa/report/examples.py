@@ -18,8 +18,7 @@ from deepaa.ops import Draw, apply_batch
 from deepaa.ops.convert import tensor_to_pil
 from deepaa.policy import Policy
 from deepaa.report.chains import TransformationUse
-from deepaa.sources import EMBEDDED, file_choices, load_dataset
-from deepaa.splits import Needed
+from deepaa.sources import EMBEDDED, file_choices, load_dataset, needed_again
 
 SIDE = 128
 """Larger pictures are made smaller for the page."""
@@ -113,8 +112,7 @@ def _of_run(source: Mapping[str, Any], count: int, size: int | None, seed: int) 
                 source.get("on_bad_image") == "skip" or {"outside_links", "read"} & set(source)
             ):
                 raise
-    needed = Needed(tuple(source["reads"]), seed) if "reads" in source else None
-    choices = file_choices(source)
+    needed, choices = needed_again(source, seed), file_choices(source)
     found = load_dataset(place, root=source.get("root"), size=side, needed=needed, **choices)
     n = len(found.images)
     return found.images[[i * n // count for i in range(min(n, count))]]
