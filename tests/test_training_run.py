@@ -25,7 +25,7 @@ import deepaa
 from deepaa.policy import Policy
 from deepaa.policy_file import load_policy
 from deepaa.results import SeedFailure, SeedResult, read_results
-from deepaa.run_files import RunError
+from deepaa.run_files import RunError, read_json
 from deepaa.runs import Run, open_in_main, read_history
 from deepaa.sources import LabelledImages, fingerprint
 from deepaa.test_sets import TrainTest
@@ -105,6 +105,8 @@ def test_every_seed_is_trained_and_tested_as_if_alone(tmp_path: Path) -> None:
     mean = sum(result.accuracy for result in found) / 2
     assert content["accuracy"]["mean"] == pytest.approx(mean)
     assert content["accuracy"]["seeds"] == 2
+    starts = read_json(tmp_path / "run" / "provenance.json")["starts"]
+    assert content["made_by"] == starts[-1]
     assert "versions" in content["made_by"]
     epochs = [record for record in read_history(tmp_path / "run") if record["kind"] == "epoch"]
     assert [(r["seed"], r["epoch"]) for r in epochs] == [(s, e) for s in (0, 4) for e in range(3)]

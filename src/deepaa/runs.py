@@ -71,7 +71,7 @@ class Run:
             else:
                 self.config = _settled(self.folder, config)
             found = checkpoint.recover(self.folder)
-            self._add_start()
+            self.start = self._add_start()
             self._mark = found.history if found else NOTHING
             self._history = History(self.folder, self._mark)
         except BaseException:
@@ -212,9 +212,11 @@ class Run:
                     return known
         return {"starts": []}
 
-    def _add_start(self) -> None:
-        known = self._provenance()
-        write_json(self.folder / PROVENANCE, {**known, "starts": [*known["starts"], provenance()]})
+    def _add_start(self) -> dict[str, object]:
+        """This start, which is the newest in `provenance.json`."""
+        known, start = self._provenance(), provenance()
+        write_json(self.folder / PROVENANCE, {**known, "starts": [*known["starts"], start]})
+        return start
 
 
 def config_hash(config: Mapping[str, object]) -> str:

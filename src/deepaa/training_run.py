@@ -24,7 +24,6 @@ from deepaa.agreement import by_main
 from deepaa.checkpoint import to_bytes
 from deepaa.pipeline import StopAskedError
 from deepaa.policy import Policy
-from deepaa.provenance import provenance
 from deepaa.results import RESULTS, SeedFailure, SeedResult, document
 from deepaa.run_files import write_file
 from deepaa.runs import Run, part_of
@@ -296,7 +295,7 @@ class TrainingRun:
     def write_results(self) -> None:
         """Put what is known now into results.json."""
         if self.run is not None:
-            facts = {**self.facts, "made_by": provenance()}
+            facts = {**self.facts, "made_by": self.run.start}
             self.run.write_json(RESULTS, document(self.results, facts, self.failures))
 
 
