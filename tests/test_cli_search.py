@@ -229,8 +229,20 @@ def test_verify_uses_test_images_where_there_are_some(command: Any) -> None:
     parts = {"x_train": images[:200], "y_train": labels[:200]}
     parts |= {"x_test": images[200:], "y_test": labels[200:]}
     np.savez("blobs.npz", **{name: part.numpy() for name, part in parts.items()})
-    _, out, _ = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "1")
-    assert "1 epochs on 200 images, accuracy on 40 test images:" in out
+    _, out, errors = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "2")
+    assert "2 epochs on 200 images, accuracy on 40 test images:" in out
+    assert "no test images" not in errors
+
+
+def test_verify_names_classes_that_are_not_tested(command: Any, caplog: Any) -> None:
+    images, labels = blobs(240, 1)
+    tested = labels[200:] != 1
+    parts = {"x_train": images[:200], "y_train": labels[:200]}
+    parts |= {"x_test": images[200:][tested], "y_test": labels[200:][tested]}
+    np.savez("blobs.npz", **{name: part.numpy() for name, part in parts.items()})
+    code, _, errors = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "1")
+    assert code == 0
+    assert re.search(r"no test images of 1 of \d classes: 1; the test", errors + caplog.text)
 
 
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:

@@ -588,6 +588,23 @@ def test_seeds_of_other_numbers_of_processes_are_told_apart(tmp_path: Path, capl
     assert path.read_text().count('"processes": 1') == 2
 
 
+def test_a_seed_begun_by_another_number_of_processes_is_told(tmp_path: Path, caplog: Any) -> None:
+    with opened(tmp_path) as run:
+        work = task(run, [0], stop=lambda: bool(run.history()), checkpoint_seconds=0.0)
+        list(work)
+        assert work.stopped
+        saved = run.latest()
+        assert saved is not None
+        assert saved.position["processes"] == 1
+        assert not caplog.text
+        run.save(saved.tensors, {**saved.position, "processes": 4})
+    with opened(tmp_path) as run:
+        work = task(run, [0])
+        assert work.processes == {4}
+        list(work)
+    assert "shared a batch among 4 processes, now 1" in caplog.text
+
+
 # Copies
 
 

@@ -58,11 +58,11 @@ def train_and_test(
     train = load_dataset(source, split="train", **reading)
     if test is not None:
         found = _given(test, train, reading)
-        return _checked(TrainTest(train, found, f"given: {found.name}"))
+        return checked(TrainTest(train, found, f"given: {found.name}"))
     if holdout is None:
         official = official_test(source, reading)
         if official is not None:
-            return _checked(TrainTest(train, official, "the test part of the data set"))
+            return checked(TrainTest(train, official, "the test part of the data set"))
         _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
     return held_out(train, HOLDOUT if holdout is None else holdout)
 
@@ -138,8 +138,8 @@ def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -
     return found._replace(labels=numbers[found.labels], class_names=train.class_names)
 
 
-def _checked(both: TrainTest) -> TrainTest:
-    """Both parts, if they have the same classes and sizes."""
+def checked(both: TrainTest) -> TrainTest:
+    """Both parts, if they have the same classes and sizes; classes without tests are named."""
     train, test, _ = both
     if len(train.class_names) != len(test.class_names):
         raise ValueError(

@@ -105,6 +105,7 @@ class TrainingRun:
         position: Mapping[str, Any] = {} if saved is None else saved.position
         group, state = position.get("seeds", []), {} if saved is None else saved.tensors
         self._group, self._state, history = distributed.from_main((group, state, history))
+        self._processes: int = position.get("processes", distributed.world_size())
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
         self.results = results_of(history)
@@ -131,6 +132,12 @@ class TrainingRun:
     def begun(self) -> list[int]:
         """Seeds that were being trained when the run was left, and are not at work again."""
         return [seed for seed in self._group if seed in self.pending]
+
+    @property
+    def processes(self) -> set[int]:
+        """How many processes shared a batch of the seeds that are done or begun."""
+        begun = {self._processes} if self.begun else set()
+        return begun | {result.processes for result in self.results}
 
     def __iter__(self) -> Iterator[Event]:
         """Train the seeds that are left; events as they come."""
@@ -288,7 +295,7 @@ class TrainingRun:
         if self._unsaved is None or self.run is None:
             return
         group, state = self._unsaved
-        self.run.save(state, {"seeds": group})
+        self.run.save(state, {"seeds": group, "processes": distributed.world_size()})
         self._unsaved, self.has_state = None, True
         self._saved_at = time.monotonic()
 
@@ -326,12 +333,12 @@ def train_side_by_side(
 
 def _warn_of_other_processes(runs: Sequence[TrainingRun]) -> None:
     now = distributed.world_size()
-    before = sorted({result.processes for run in runs for result in run.results} - {now})
+    before = sorted({number for run in runs for number in run.processes} - {now})
     if before and any(run.pending for run in runs) and distributed.is_main():
         listed = " and ".join(map(str, before))
         _LOGGER.warning(
-            "seeds that are done shared a batch among %s processes, now %d: batch norm saw other "
-            "numbers of images, so their accuracies should not be averaged",
+            "seeds that are done or begun shared a batch among %s processes, now %d: batch norm saw "
+            "other numbers of images, so accuracies should not be averaged",
             *(listed, now),
         )
 

@@ -22,6 +22,7 @@ from deepaa.pipeline import (
 from deepaa.policy import Policy
 from deepaa.sources import LabelledImages
 from deepaa.space import CIFAR, IMAGENET
+from deepaa.test_sets import TrainTest, checked
 from deepaa.train import TrainConfig, Training, evaluate
 
 LEAST_PASSES = 20 * 4000
@@ -66,6 +67,7 @@ def trial_of(task: PolicySearch, test: LabelledImages | None) -> Trial:
     """
     data = task.data
     if test is not None:
+        test = checked(TrainTest(data, test, "the test part of the data set")).test
         return Trial(data.images, data.labels, test.images, test.labels, "test images")
     left = torch.ones(len(data.labels), dtype=torch.bool)
     left[task.splits.validation] = False
