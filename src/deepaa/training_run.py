@@ -337,8 +337,8 @@ def _warn_of_other_processes(runs: Sequence[TrainingRun]) -> None:
     if before and any(run.pending for run in runs) and distributed.is_main():
         listed = " and ".join(map(str, before))
         _LOGGER.warning(
-            "seeds that are done or begun shared a batch among %s processes, now %d: batch norm saw "
-            "other numbers of images, so accuracies should not be averaged",
+            "seeds that are done or begun shared a batch among %s processes, now %d: batch norm "
+            "saw other numbers of images, so accuracies should not be averaged",
             *(listed, now),
         )
 
