@@ -29,7 +29,7 @@ LAYERS = [
     ["sources"],
     ["own_model", "test_sets"],
     ["policy"],
-    ["policy_import", "gate", "baselines", "pba"],
+    ["policy_import", "gate", "baselines", "pba", "hidden"],
     ["policy_json", "named_policies"],
     ["policy_file"],
     ["compared", "export.measured", "export.kornia_pipeline", "export.torchvision_pipeline"],

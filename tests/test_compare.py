@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,7 @@ from deepaa.compare import (
     use_distance,
 )
 from deepaa.gate import policy_distance, reproduction_gate
+from deepaa.hidden import hidden_share
 from deepaa.report.preview import preview_grid
 from deepaa.space import Space
 
@@ -59,9 +61,10 @@ def two() -> Comparison:
 def test_the_table() -> None:
     found = two()
     rotate = Bar("rotate", (0.5, *NOTHING[:9], 0.25), 0.0, 0.0)
-    assert found.policies[0] == PolicyBars(
-        "a", 1, (), (rotate, Bar("invert", NOTHING, 0.25, 0.0), Bar("identity", NOTHING, 0.0, 0.0))
-    )
+    bars = (rotate, Bar("invert", NOTHING, 0.25, 0.0), Bar("identity", NOTHING, 0.0, 0.0))
+    hidden = hidden_share(A)
+    assert hidden > 0.05
+    assert found.policies[0] == PolicyBars("a", 1, (), bars, hidden, 32)
     weak = (0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0)  # 15 of 30 is 2.5, so 3
     assert found.policies[1].bars[0] == Bar("rotate", weak, 0.0, 0.0)
     assert found.policies[1].bars[0].total == 0.75
@@ -263,6 +266,8 @@ def test_compare_in_80_columns(command: Command) -> None:
     assert "2  autoaugment: 2 layers, then crop, flip, cutout" in lines
     assert "  flip           0.333 1.000* 1.056*" in lines
     assert "  shear_x        0.333      -  0.056" in lines
+    at = lines.index("Hidden: cut out, or uncovered by geometry, of 32 x 32 pixels")
+    assert re.fullmatch(r"  on average     +3\d % +3\d % +3\d %", lines[at + 2])
     assert "  layer 1 is broad                  yes" in lines
     assert "  1: cutout is used: 0.333 times an image, at least 0.8" in lines
 
@@ -274,6 +279,8 @@ def test_compare_json(command: Command) -> None:
     assert [policy["label"] for policy in found["policies"]] == ["deepta", "randaugment"]
     assert found["policies"][1]["defaults"] == ["resized_crop", "flip"]
     assert len(found["pairs"][0]["layers"]) == 5
+    assert [policy["side"] for policy in found["policies"]] == [224, 224]
+    assert 0 < found["policies"][1]["hidden"] < found["policies"][0]["hidden"] < 1
     assert found["gates"] == []
 
 

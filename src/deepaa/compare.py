@@ -14,6 +14,7 @@ from torch import Tensor
 from deepaa.baselines import SPACES, SpaceName, default_policy
 from deepaa.compared import compared_policy, with_defaults
 from deepaa.gate import Check, policy_distance, reproduction_gate
+from deepaa.hidden import hidden_share
 from deepaa.policy import Policy
 from deepaa.policy_file import PolicyFileError, load_policy, only_chains
 from deepaa.space import CIFAR, IMAGENET, Operation
@@ -22,6 +23,8 @@ from deepaa.stages import Layers
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
 """Magnitudes are shown on this scale, as in Appendix E of the paper."""
+SIDES: Mapping[SpaceName, int] = {"cifar": 32, "imagenet": 224}
+"""Of the images on which is counted what a policy hides."""
 
 
 class Entry(NamedTuple):
@@ -70,6 +73,10 @@ class PolicyBars(NamedTuple):
     defaults: tuple[str, ...]
     bars: tuple[Bar, ...]
     """The same operations in the same order for all policies."""
+    hidden: float
+    """The share of an augmented image that shows a fill instead of the image."""
+    side: int
+    """Of the square images on which that was counted."""
 
 
 class Range(NamedTuple):
@@ -179,12 +186,12 @@ def _short(source: str) -> str:
 
 
 def comparison(entries: Sequence[Entry], *, space: SpaceName = "cifar") -> Comparison:
-    """Cumulative probabilities, distances, and the gate of the published policies."""
+    """Cumulative probabilities, what is hidden, distances, the gate of the published policies."""
     ranges = {item.operation: item for item in _ranges(entries)}
     names = _operations(entries)
     gated = entries if space == "cifar" else ()
     return Comparison(
-        policies=tuple(_bars(entry, names, ranges) for entry in entries),
+        policies=tuple(_bars(entry, names, ranges, SIDES[space]) for entry in entries),
         ranges=tuple(ranges[name] for name in names if name in ranges),
         pairs=tuple(_pair(a, b) for a, b in combinations(entries, 2)),
         gates=tuple(
@@ -222,7 +229,7 @@ def level(magnitude: float, scale: Range) -> int:
     return int(math.copysign(math.floor(round(abs(exact), 9) + 0.5), exact))
 
 
-def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range]) -> PolicyBars:
+def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range], side: int) -> PolicyBars:
     levels = {name: [0.0] * len(LEVELS) for name in names}
     plain, default = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
     for name in entry.defaults:
@@ -235,7 +242,8 @@ def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range]) -> Po
         elif uses:
             plain[name] += uses
     bars = (Bar(name, tuple(levels[name]), plain[name], default[name]) for name in names)
-    return PolicyBars(entry.label, entry.depth, entry.defaults, tuple(bars))
+    hidden = hidden_share(entry.policy, side)
+    return PolicyBars(entry.label, entry.depth, entry.defaults, tuple(bars), hidden, side)
 
 
 def _pair(a: Entry, b: Entry) -> Pair:

@@ -26,6 +26,11 @@ def compare_lines(found: Comparison) -> Iterator[Renderable]:
     if any(policy.defaults for policy in found.policies):
         yield Text("  * 1.00 of it by the default augmentation", style="dim")
     yield Text()
+    side = found.policies[0].side
+    title = f"Hidden: cut out, or uncovered by geometry, of {side} x {side} pixels"
+    yield Text(title, style="bold")
+    yield Padding(_hidden(found), (0, 0, 0, 2))
+    yield Text()
     yield Text("Distance: 0 alike, 1 no operation in common", style="bold")
     yield Padding(_distances(found), (0, 0, 0, 2))
     if found.gates:
@@ -41,11 +46,28 @@ def size(policy: PolicyBars) -> str:
     return f"{plural(policy.layers, 'layer')}{then}"
 
 
-def _bars(found: Comparison) -> Table:
+def hidden(policy: PolicyBars) -> str:
+    """`48 %`."""
+    return f"{100 * policy.hidden:.0f} %"
+
+
+def _grid(found: Comparison) -> Table:
+    """A name in each line, and a column for each policy."""
     grid = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    grid.add_column("", no_wrap=True)
+    grid.add_column("", no_wrap=True, min_width=13)
     for i in range(len(found.policies)):
-        grid.add_column(f"{i + 1} ", justify="right", no_wrap=True)
+        grid.add_column(f"{i + 1} ", justify="right", no_wrap=True, min_width=6)
+    return grid
+
+
+def _hidden(found: Comparison) -> Table:
+    grid = _grid(found)
+    grid.add_row("on average", *(f"{hidden(policy)} " for policy in found.policies))
+    return grid
+
+
+def _bars(found: Comparison) -> Table:
+    grid = _grid(found)
     for bars in zip(*(policy.bars for policy in found.policies), strict=True):
         grid.add_row(bars[0].operation, *map(_cell, bars))
     return grid

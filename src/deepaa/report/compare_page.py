@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from deepaa.report.compare_figure import compare_figure, figure_bytes
-from deepaa.report.compare_lines import size
+from deepaa.report.compare_lines import hidden, size
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,10 +37,13 @@ th:first-child, td:first-child { text-align: left; } .text th, .text td { text-a
 def compare_page(found: Comparison, samples: Image | None = None) -> str:
     """Figure, samples and tables; no scripts and no links."""
     numbers = [str(i) for i in range(1, len(found.policies) + 1)]
-    listed = [(i, p.label, size(p)) for i, p in zip(numbers, found.policies, strict=True)]
+    listed = [
+        (i, p.label, size(p), hidden(p)) for i, p in zip(numbers, found.policies, strict=True)
+    ]
+    side = found.policies[0].side
     parts = [
         "<h1>Policies compared</h1>",
-        _table(["", "policy", "size"], listed, text=True),
+        _table(["", "policy", "size", f"hides, of {side} x {side} pixels"], listed, text=True),
         "<h2>Cumulative probability of each operation</h2>",
         "<p>How often an image meets an operation, summed over all layers, so it may be above 1. "
         "Each operation's magnitudes are shown on a scale of -5 to 5 that all policies share.</p>",
