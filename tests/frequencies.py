@@ -15,6 +15,11 @@ Step = tuple[str, float | None]
 """An operation and its magnitude, rounded so that float32 and float64 agree."""
 
 
+def our_name(name: str) -> str:
+    """`shear_x` for `ShearX`."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
 def step(name: str, magnitude: float | None) -> Step:
     # thousandths: finer than any grid of levels, coarser than float32; + 0.0: no negative zero
     return name, None if magnitude is None else round(magnitude, 3) + 0.0

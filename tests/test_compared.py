@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from frequencies import Step, check_counts, outcomes, step
+from frequencies import Step, check_counts, our_name, outcomes, step
 from oracle import pil_batch, random_uniform
 from PIL import Image, ImageDraw, ImageOps
 from torchvision.transforms import InterpolationMode, autoaugment, v2
@@ -66,11 +66,6 @@ FAST_AUTOAUGMENT: dict[str, tuple[float, float] | None] = {
 }
 """Operations and ranges of kakaobrain/fast-autoaugment, `augmentations.py`, as published; DADA and
 UniformAugment took them over."""
-
-
-def our_name(name: str) -> str:
-    """`shear_x` for `ShearX`."""
-    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
 
 
 # The original Cutout

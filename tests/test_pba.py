@@ -12,12 +12,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from frequencies import Step, check_counts, outcomes, step
+from frequencies import Step, check_counts, our_name, outcomes, step
+from PIL import Image, ImageEnhance, ImageOps
 
-from deepaa.pba import NAMES, chances, is_log, read_log
+from deepaa.ops.engine import run_pil
+from deepaa.pba import chances, is_log, read_log
 from deepaa.policy_file import PolicyFileError, dumps, load_policy, loads
 
 SIGNED = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+NAMES = (
+    *("rotate", "translate_x", "translate_y", "brightness", "color", "invert", "sharpness"),
+    *("posterize", "shear_x", "solarize", "shear_y", "equalize", "auto_contrast", "cutout"),
+    "contrast",
+)
+"""The order of a log's numbers, from arcelien/pba @950397f, `augmentation_transforms_hp.py`."""
 
 
 def line(trial: str, clone: str, epoch: int, old: list[int], new: list[int]) -> str:
@@ -31,6 +39,49 @@ def some_numbers(seed: int, *, busy: bool = True) -> list[int]:
     return [
         generator.randint(0, most) if i % 2 == 0 else generator.randint(0, 9) for i in range(60)
     ]
+
+
+# The order of the numbers
+
+
+def python_2_order(names: list[str]) -> list[str]:
+    """How a dict of CPython 2.7 (64 bits) gives keys that were put in as `names`."""
+
+    def put(name: str, slots: list[str]) -> None:
+        word = ord(name[0]) << 7
+        for letter in name:
+            word = (1000003 * word ^ ord(letter)) % 2**64
+        place = rest = word ^ len(name)
+        while slots[place % len(slots)]:
+            place, rest = 5 * place + rest + 1, rest >> 5
+        slots[place % len(slots)] = name
+
+    slots = [""] * 8
+    for count, name in enumerate(names, start=1):
+        put(name, slots)
+        if 3 * count >= 2 * len(slots):  # a table four times as large as the keys need
+            keys, slots = list(filter(None, slots)), [""] * 2 ** (4 * count).bit_length()
+            for key in keys:
+                put(key, slots)
+    return list(filter(None, slots))
+
+
+def test_the_order_is_that_of_the_search() -> None:
+    """PBA first took the order from a plain dict, and the published logs come from Python 2."""
+    filled = (
+        "AutoContrast Equalize Invert Rotate Posterize Solarize Color Contrast Brightness "
+        "Sharpness ShearX ShearY TranslateX TranslateY Cutout"
+    )
+    assert [our_name(name) for name in python_2_order(filled.split())] == list(NAMES)
+
+
+@pytest.mark.parametrize("place", range(30))
+def test_each_number_belongs_to_its_operation(place: int) -> None:
+    numbers = [0] * 60
+    numbers[2 * place], numbers[2 * place + 1] = 10, 5
+    uses = read_log(line("4", "0", 0, [0] * 60, numbers), "log").expected_uses()
+    assert {name for name, share in uses.items() if share} == {"identity", NAMES[place % 15]}
+    assert uses[NAMES[place % 15]] == pytest.approx(0.8)
 
 
 # Chances
@@ -132,6 +183,51 @@ def test_a_phase_is_the_procedure(busy: bool) -> None:
     text = line("1", "2", 20, [0] * 60, numbers)
     check_counts(counts, sized_outcomes(text, 20))
     assert outcomes(read_log(text, "log"), 19) == {(): 1.0}
+
+
+# Pixels
+
+
+def original(image: Image.Image, name: str, m: float | None, size: int | None) -> Image.Image:
+    """An operation on an RGBA image, where transparent means the mean; cutout about (20, 3)."""
+    affine = {
+        "shear_x": (1, m, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, m, 1, 0),
+        "translate_x": (1, 0, round(32 * (m or 0)), 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, round(32 * (m or 0))),
+    }
+    if name in affine:
+        return image.transform((32, 32), Image.Transform.AFFINE, affine[name])
+    if name == "rotate":
+        return image.rotate(m)
+    if name == "cutout":
+        pixels = np.array(image)
+        half = size // 2
+        pixels[max(0, 3 - half) : 3 + half, 20 - half : 20 + half] = (125, 122, 113, 0)
+        return Image.fromarray(pixels)
+    if name in ("color", "contrast", "brightness", "sharpness"):
+        return getattr(ImageEnhance, name.title())(image).enhance(m)
+    plain = image.convert("RGB")
+    if name == "posterize":
+        return plain.point([v >> (8 - int(m)) << (8 - int(m)) for v in range(256)] * 3)
+    if name == "solarize":
+        return ImageOps.solarize(plain, int(m))
+    return getattr(ImageOps, name.replace("_", ""))(plain)
+
+
+@pytest.mark.parametrize("level", range(10))
+@pytest.mark.parametrize("place", range(15))
+def test_one_operation_gives_the_pixels_of_the_original(place: int, level: int) -> None:
+    numbers = [0] * 60
+    numbers[2 * place], numbers[2 * place + 1] = 10, level
+    table = read_log(line("4", "0", 0, [0] * 60, numbers), "log").table
+    picture = Image.fromarray(np.random.default_rng(level).integers(0, 256, (32, 32, 3), np.uint8))
+    for i, (operation, m) in enumerate(table.rows[1:], start=1):
+        size = operation.options.get("size")
+        done = np.asarray(original(picture.convert("RGBA"), NAMES[place], m, size).convert("RGBA"))
+        want = np.where(done[..., 3:] == 0, np.array((125, 123, 114)), done[..., :3])
+        ours = np.asarray(run_pil(picture, [(i, [20.5 / 32, 3.5 / 32])], table))
+        assert (ours == want).all()
 
 
 # Logs

@@ -34,11 +34,15 @@ SIDE = 32
 COUNTS = (0.2, 0.3, 0.5)
 """How likely an image gets no, at most one and at most two operations."""
 NAMES = (
-    *("auto_contrast", "equalize", "invert", "rotate", "posterize", "solarize", "color"),
-    *("contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y"),
-    "cutout",
+    *("rotate", "translate_x", "translate_y", "brightness", "color", "invert", "sharpness"),
+    *("posterize", "shear_x", "solarize", "shear_y", "equalize", "auto_contrast", "cutout"),
+    "contrast",
 )
-"""The order of the log's numbers: a probability and a level each, and the whole list twice."""
+"""The order of the log's numbers: a probability and a level each, and the whole list twice.
+
+The search ran on Python 2, where a dict gave its keys by their hashes. PBA's code wrote this order
+down later; a copy from before that, run on Python 3, takes the order in which the dict was filled.
+"""
 
 _IDENTITY = Row(Operation("identity"), None)
 _FILL = {"fill": CIFAR_MEAN}
