@@ -301,6 +301,10 @@ def test_names_with_a_file(tmp_path: Path) -> None:
         load_policy("pba")
     with pytest.raises(PolicyFileError, match=r"^no-such-log: no such file$"):
         load_policy("pba:no-such-log")
+    for text in ('[[["Invert", 1, 0]]]', '{"sub_policies": []}', ""):
+        path.write_text(text)
+        with pytest.raises(PolicyFileError, match=r"c\.txt: not a log of PBA; other files need no"):
+            load_policy(f"pba:{path}")
 
 
 def test_published_schedule(shared: Path) -> None:

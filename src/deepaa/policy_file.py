@@ -123,7 +123,12 @@ def read_policy(
             return found._replace(policy=found.policy.first_layers(1))
         if (inner := behind(PBA, source)) is not None:
             path, over = schedule_source(inner)
-            return Found(read_log(_text(_read(Path(path)), path), path, over), Kind.SCHEDULE)
+            text = _text(_read(Path(path)), path)
+            if not is_log(text):
+                raise PolicyFileError(
+                    f"{path}: not a log of PBA; other files need no {PBA}: before"
+                )
+            return Found(read_log(text, path, over), Kind.SCHEDULE)
     return _read_file(source, operations)
 
 
