@@ -152,6 +152,9 @@ def test_a_phase_of_a_schedule(tmp_path: Path) -> None:
     Policy(both.table, schedule=[(0, first), (5, both.phases[0].stages)]).save(path)
     assert load_entries([path])[0].depth == 1
     assert load_entries([path], epoch=5)[0].depth == 3
+    # what is shown belongs to an epoch, which the label says
+    labels = [entry.label for entry in load_entries([path, "deepta"], epoch=5)]
+    assert labels == ["changing.json in epoch 5", "deepta"]
 
 
 def test_distances() -> None:
@@ -312,6 +315,8 @@ def test_own_operations(command: Command) -> None:
     code_, out, _ = command("compare", "mine.json", "deepta", "--operations", "my_fading:FADE")
     assert code_ == 0
     assert "  fade           0.105      -" in [line.rstrip() for line in out.splitlines()]
+    simple = load_entries(["deepaa-simple:mine.json"], [fade])[0]
+    assert (simple.depth, simple.defaults) == (1, ("crop", "flip", "cutout"))
 
 
 @pytest.mark.parametrize(

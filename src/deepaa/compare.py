@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from deepaa.baselines import SPACES, SpaceName, default_policy
-from deepaa.compared import compared_policy, with_defaults
+from deepaa.compared import compared_policy
 from deepaa.gate import Check, policy_distance, reproduction_gate
 from deepaa.hidden import hidden_share
 from deepaa.policy import Policy
-from deepaa.policy_file import PolicyFileError, load_policy, only_chains
 from deepaa.space import CIFAR, IMAGENET, Operation
 from deepaa.stages import Layers
 
@@ -142,6 +141,8 @@ def load_entries(
         alone, whole = _both(source, operations, space)
         added = tuple(op.name for op in default_policy(space).table.operations)
         defaults = added if whole.depth > alone.depth else ()
+        if len(whole.phases) > 1:  # PBA's, say, does nothing in its first epochs
+            label = f"{label} in epoch {epoch}"
         entries.append(Entry(label, _at(whole, epoch), defaults))
     return tuple(entries)
 
@@ -150,14 +151,8 @@ def _both(
     source: str | Path, operations: Sequence[Operation], space: SpaceName
 ) -> tuple[Policy, Policy]:
     """The policy without and with what its authors run behind it."""
-    try:
-        alone = compared_policy(source, defaults=False, space=space)
-    except PolicyFileError as error:
-        if "unknown operation" not in str(error) or not operations:
-            raise
-        alone = load_policy(source, operations)  # a file of this package
-        return alone, with_defaults(alone, space) if only_chains(alone) else alone
-    return alone, compared_policy(source, space=space)
+    alone = compared_policy(source, defaults=False, space=space, operations=operations)
+    return alone, compared_policy(source, space=space, operations=operations)
 
 
 def _at(policy: Policy, epoch: int) -> Policy:
