@@ -313,12 +313,13 @@ def test_randaugment_pixels_are_torchvisions(m: int, space: Any) -> None:
             assert {run_pil(picture, [(i, [])], table).tobytes() for i in rows} == want, name
 
 
-@pytest.mark.parametrize("name", ["cifar10", "svhn"])
+@pytest.mark.parametrize("name", ["cifar10", "svhn", "imagenet"])
 def test_autoaugment_pixels_are_torchvisions(name: str) -> None:
     transform = autoaugment.AutoAugment(autoaugment.AutoAugmentPolicy(name))
-    space = transform._augmentation_space(10, (32, 32))
+    side = 224 if name == "imagenet" else 32
+    space = transform._augmentation_space(10, (side, side))
     policy = auto_augment(name)
-    picture = tensor_to_pil(IMAGES[3])
+    picture = tensor_to_pil(IMAGES[3]).resize((side, side))
     theirs: dict[str, set[bytes]] = {}
     for operation, _, level in (part for sub in transform.policies for part in sub):
         magnitudes, signed = space[operation]

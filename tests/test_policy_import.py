@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deepaa.builtin import BUILTIN
+from deepaa.compared import compared_policy
 from deepaa.policy import Policy
 from deepaa.policy_file import PolicyFileError, dumps, load_policy, loads
 from deepaa.policy_import import read_npz
@@ -446,6 +447,42 @@ USES = {
     "deepaa_imagenet_1": {"resized_crop": 1.17, "flip": 0.69, "sharpness": 0.50, "cutout": 0.39},
     "deepaa_imagenet_2": {"resized_crop": 1.09, "flip": 0.58, "sharpness": 0.79, "cutout": 0.32},
 }
+
+
+MIRRORED = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
+RENAMED = {"RandFlip": "flip", "RandCutout": "cutout", "RandCrop": "crop",
+           "RandResizeCrop_imagenet": "resized_crop"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PERPLEXITIES)
+def test_every_number_of_a_published_npz(name: str, shared: Path) -> None:
+    """Row by row from the file's own arrays, and mirrored as the authors' evaluation does."""
+    path = shared / "policies" / f"{name}.npz"
+    with np.load(path) as file:
+        stored = {key: file[key] for key in file.files}
+    names = [str(text).split(":")[0] for text in stored["op_names"]]
+    places = list(zip(stored["ops"][:, 0].tolist(), stored["mags"][:, 0].tolist(), strict=True))
+    policy, mirrored = load_policy(path), compared_policy(path)
+    for (op, level), row in zip(places, policy.table.rows, strict=True):
+        plain = RENAMED.get(names[op], names[op].lower())
+        assert row.operation.name.replace("_", "") == plain.replace("_", "")
+        if names[op] in LEVELS:
+            low, high = LEVELS[names[op]]
+            assert row.magnitude == pytest.approx(level / 12 * (high - low) + low, abs=1e-12)
+        else:
+            assert row.magnitude is None
+    shares = stored["policy_probs"].astype(np.float64)
+    shares /= shares.sum(1, keepdims=True)
+    np.testing.assert_allclose(policy.row_probabilities().numpy(), shares, rtol=1e-12)
+    twins = [
+        places.index((op, 12 - level)) if names[op] in MIRRORED else i
+        for i, (op, level) in enumerate(places)
+    ]
+    both = (shares + shares[:, twins]) / 2
+    assert mirrored.table == policy.table
+    np.testing.assert_allclose(mirrored.row_probabilities().numpy(), both, rtol=1e-12)
+    if "cifar_1" in name:  # lopsided in the file
+        assert not np.allclose(both, shares, atol=0.01)
 
 
 @pytest.mark.parametrize("name", PERPLEXITIES)
