@@ -23,6 +23,10 @@ Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
 """Mean and deviation of the channels."""
 SAMPLE = 512
 """Images from which the levels of images on disk are taken."""
+FEW = 4
+"""Images that are enough for batch norm, and few enough for any network."""
+LONG_ENOUGH = 0.5
+"""Seconds of a step that say how fast the next ones are."""
 
 _log = logging.getLogger(__name__)
 
@@ -174,10 +178,21 @@ class FromDisk:
 def measured_rate(
     material: InMemory, model: nn.Module, policy: Policy, config: TrainConfig, device: torch.device
 ) -> float:
-    """Images a second of a short training now, not compiled: a long one on CUDA is faster."""
-    steps = 20 if device.type == "cuda" else 1
-    count = min(len(material.data.train.labels), steps * config.batch)
-    images, labels = material.data.train.images[:count], material.data.train.labels[:count]
+    """Images a second of a short training now, not compiled: a long one on CUDA is faster.
+
+    On a CPU a batch of a large network may take minutes, and more memory than there is: a few
+    images are tried first, and more of them while they take no time.
+    """
+    images, labels = material.data.train.images, material.data.train.labels
     short = replace(config, epochs=2, warmup_epochs=0.0, compile=False, lr=0.0)
-    records = list(Training(model, images, labels, policy, short, device))
-    return records[1].images / records[1].seconds  # the first one starts things up
+    steps, whole = 20, config.batch
+    if device.type != "cuda":
+        steps, whole = 1, min(config.batch, len(labels))
+        short = replace(short, batch=min(FEW, whole), copies=1)
+    while True:
+        count = steps * short.batch
+        training = Training(model, images[:count], labels[:count], policy, short, device)
+        _, record = training  # the first epoch starts things up
+        if short.batch >= whole or record.seconds > LONG_ENOUGH:
+            return record.images / record.seconds
+        short = replace(short, batch=min(whole, 4 * short.batch))
