@@ -114,7 +114,7 @@ def test_a_training_from_start_to_end(command: Any, folder: Path) -> None:
     code, out, err = command(*TINY, "--policy", "trivialaugment-wide", "--seeds", 2, "--out", "run")
     assert code == 0, err
     lines = err.splitlines()
-    line = r"seed 1  epoch 2/2  loss [\d.]+  accuracy [\d.]+ %  [\d,]+ images/s  left 0 s"
+    line = r"seed 1  epoch 2/2  left 0 s  loss [\d.]+  accuracy [\d.]+ %  [\d,]+ images/s"
     assert any(re.fullmatch(line, each) for each in lines), err
     assert re.fullmatch(r"seed 1 done: test accuracy [\d.]+ %", lines[-1])
     assert "\x1b" not in err
@@ -232,6 +232,21 @@ def test_a_share_is_held_out_and_recorded(command: Any) -> None:
     images = read_results("run")[1]["images"]
     assert (images["train_images"], images["test_images"]) == (120, 40)
     assert images["test"] == "0.25 of the training images, held out"
+
+
+def test_a_narrow_terminal_shows_the_time_that_is_left(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    several = ("--policy", "trivialaugment-wide", "--policy", "randaugment:n=3,m=5")
+    code, _, err = command(*TINY, *several, "--parallel", 2, "--out", "all")
+    assert code == 0, err
+    shown = [part for part in err.split("\r\x1b[2K") if "epoch" in part]
+    assert len(shown) == 4
+    for line in shown:
+        assert len(line) < 80
+        assert re.search(r"  epoch [12]/2  left \d+ s  loss ", line), line
 
 
 def test_dry_run(command: Any, folder: Path) -> None:

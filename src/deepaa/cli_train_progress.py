@@ -102,10 +102,10 @@ class _Progress:
         left = record.seconds * (of - record.epoch - 1 + rounds * of)
         rate = together * record.images / max(record.seconds, 1e-9)
         in_all = f" of {together} networks" if together > 1 else ""
-        return (
-            f"seed {event.seed}  epoch {record.epoch + 1}/{of}  loss {record.loss:.3f}  "
-            f"accuracy {100 * record.accuracy:.1f} %  {rate:,.0f} images/s{in_all}  "
-            f"left {duration(left)}"
+        return (  # a narrow terminal cuts off the end, which is what is missed least
+            f"seed {event.seed}  epoch {record.epoch + 1}/{of}  left {duration(left)}  "
+            f"loss {record.loss:.3f}  accuracy {100 * record.accuracy:.1f} %  "
+            f"{rate:,.0f} images/s{in_all}"
         )
 
 
