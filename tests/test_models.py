@@ -241,6 +241,13 @@ def test_unknown_names_are_refused_with_close_ones(name, message):
         build_model(name, 10)
 
 
+def test_a_name_that_two_libraries_have_is_named_once():
+    needs("timm")
+    with pytest.raises(ValueError, match="did you mean") as caught:
+        build_model("resnet19", 10)
+    assert str(caught.value).count("'resnet18'") == 1
+
+
 def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it now fails
     with pytest.raises(ValueError, match=r"no model 'resnet200'.*\(timm not installed\)"):

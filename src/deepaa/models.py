@@ -247,7 +247,8 @@ def _maker(name: str) -> Callable[[int, int], nn.Module]:
             return partial(_from_library, each, inner)
     if colon and not known[library]:
         raise ValueError(f"{name!r}: {library} is not installed")
-    every = [*_OWN, *(known_name for names in known.values() for known_name in names)]
+    # libraries share names, and each should be named once
+    every = dict.fromkeys([*_OWN, *(each for names in known.values() for each in names)])
     close = difflib.get_close_matches(inner.lower(), every, 4)
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
     absent = [each for each, names in known.items() if not names]
