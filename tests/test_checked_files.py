@@ -119,6 +119,14 @@ def test_without_a_scan_nothing_is_decoded(folder: Path, decoded: list[Path]) ->
         images(folder, scan=False)
 
 
+def test_bad_files_that_stop_are_named_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(BadImagesError, match="2 of 400 files are bad"):
+        images(folder, on_bad_image="stop")
+    assert "files are bad" not in caplog.text
+    images(folder)
+    assert caplog.text.count("2 of 400 files are bad") == 1
+
+
 def test_reports_survive_json_with_any_name(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -59,11 +59,11 @@ def check_files(
         if on_bad == "skip":
             raise ValueError("on_bad_image='skip' needs a scan, to know which files to skip")
         return CheckedFiles(tree, None)
+    kept = _without(tree, report)
+    judge(report, tree, list(kept.labels), on_bad, LIMIT_BAD)  # its error has said it all
     if distributed.is_main():
         for line in report.lines():
             _log.warning("%s: %s", report.place, line)
-    kept = _without(tree, report)
-    judge(report, tree, list(kept.labels), on_bad, LIMIT_BAD)
     return CheckedFiles(kept, report)
 
 
