@@ -257,6 +257,8 @@ def test_dry_run(command: Any, folder: Path) -> None:
     assert names == [*expected, "seeds"]
     assert "2 epochs of 5 steps, 32 images x 1 in each" in out
     assert "320 images through the network" in out
+    code, out, _ = command(*TINY, "--batch", 512, "--policy", "crop-flip", "--dry-run")
+    assert (code, "2 epochs of 1 steps, 160 images x 1 in each" in out) == (0, True)
     assert not (folder / "trained").exists()
 
 
@@ -268,7 +270,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert "200 epochs of 1 steps, 128 images x 1" in out
     assert "weight decay 0.0002" in out
     assert "float32, not compiled" in out
-    assert "known    on cifar10 after 200 epochs: crop-flip-cutout 95.9" in out
+    assert "known    on cifar10 after 200 epochs:\n         crop-flip-cutout 95.9 % (" in out
     assert "autoaugment 96.3" in out
     more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
     code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
@@ -611,7 +613,10 @@ def test_recipes_are_listed(command: Any) -> None:
     for name, recipe in RECIPES.items():
         assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs} epochs", out, re.M)
         assert recipe.command() in out
-    assert "10 million images through the network; known: crop-flip-cutout 95.9 %" in out
+    assert "10 million images through the network; known:\n      crop-flip-cutout 95.9 %" in out
+    for line in ("DeepAA 97.56 +- 0.14 %", "DeepAA 78.30 +- 0.14 %", "crop-flip-cutout 84.0 %"):
+        assert f"\n      {line} (" in out
+    assert max(map(len, out.splitlines())) < 120
 
 
 # Stopping

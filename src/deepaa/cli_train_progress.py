@@ -170,13 +170,21 @@ def list_recipes() -> None:
         typer.echo(
             f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
             f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
-            f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known: "
-            f"{_known(recipe)}"
+            f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known:"
         )
+        for line in _known(recipe):
+            typer.echo(f"      {line}")
 
 
-def _known(recipe: Recipe) -> str:
-    return "; ".join(f"{e.policy} {e.accuracy:g} % ({e.source})" for e in recipe.expected)
+def _known(recipe: Recipe) -> list[str]:
+    """The published accuracies, as the sources give them: 96.1, or 97.56 +- 0.14."""
+    lines = []
+    for policy, accuracy, source, interval in recipe.expected:
+        shown = f"{accuracy:.1f}" if round(accuracy, 1) == accuracy else f"{accuracy:.2f}"
+        if interval is not None:
+            shown = f"{accuracy:.2f} +- {interval:.2f}"
+        lines.append(f"{policy} {shown} % ({source})")
+    return lines
 
 
 def foretell(plan: Plan, count: int | None) -> None:
@@ -199,7 +207,7 @@ def foretell(plan: Plan, count: int | None) -> None:
         "policy": f"{plan.source['policy']}: {plan.policy.depth} layers over "
         f"{len(plan.policy.table)} transformations",
         "network": f"{plan.model_name}: {weights:,} weights on {plan.device}",
-        "steps": f"{config.epochs} epochs of {len(sizes)} steps, {config.batch} images x "
+        "steps": f"{config.epochs} epochs of {len(sizes)} steps, {sizes[0]} images x "
         f"{config.copies} in each",
         "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {decline}; weight "
         f"decay {config.weight_decay:g}",
@@ -212,7 +220,7 @@ def foretell(plan: Plan, count: int | None) -> None:
     if count is not None:
         lines["seeds"] = f"{count} new"
     if plan.recipe is not None:
-        whole = f"on {plan.recipe.data} after {plan.recipe.train.epochs} epochs"
-        lines["known"] = f"{whole}: {_known(plan.recipe)}"
+        whole = f"on {plan.recipe.data} after {plan.recipe.train.epochs} epochs:"
+        lines["known"] = f"\n{'':9}".join([whole, *_known(plan.recipe)])
     for name, text in lines.items():
         typer.echo(f"{name:8} {text}")
