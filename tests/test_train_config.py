@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from deepaa.train_config import TrainConfig, learning_rate, with_setting
+from deepaa.train_config import TrainConfig, learning_rate, setting
 
 
 def test_learning_rate_rises_in_a_line_and_falls_in_a_cosine():
@@ -46,13 +46,11 @@ def test_settings_survive_json():
         ("graph=null", "graph", None),
     ],
 )
-def test_single_settings_are_changed_by_name(change, field, value):
-    changed = with_setting(TrainConfig(epochs=9), change)
-    assert getattr(changed, field) == value
-    assert type(getattr(changed, field)) is type(value)
-    assert replace(changed, **{field: getattr(TrainConfig(epochs=9), field)}) == TrainConfig(
-        epochs=9
-    )
+def test_single_settings_are_read_by_name(change, field, value):
+    found = setting(change)
+    assert found == (field, value)
+    assert type(found[1]) is type(value)
+    assert getattr(replace(TrainConfig(epochs=9), **dict([found])), field) == value
 
 
 @pytest.mark.parametrize(
@@ -72,7 +70,7 @@ def test_single_settings_are_changed_by_name(change, field, value):
 )
 def test_changes_without_meaning_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        with_setting(TrainConfig(), change)
+        setting(change)
 
 
 @pytest.mark.parametrize(

@@ -136,10 +136,10 @@ def train(
     model: Annotated[
         str | None,
         typer.Option(
-            help="The network: small, wrn-40-2, wrn-28-10, resnet50, torchvision:NAME, timm:NAME, "
-            "or MODULE:FUNCTION of your own, called with the number of classes. Default: the "
-            "recipe's, or small on a CPU and wrn-40-2 on CUDA, or resnet18 for images over 64 "
-            "pixels.",
+            help="The network: small, wrn-40-2, wrn-28-10, shake-shake-26-2x96d, resnet50, "
+            "torchvision:NAME, timm:NAME, or MODULE:FUNCTION of your own, called with the number "
+            "of classes. Default: the recipe's, or small on a CPU and wrn-40-2 on CUDA, or "
+            "resnet18 for images over 64 pixels.",
             rich_help_panel=_TRAINING,
         ),
     ] = None,
@@ -188,7 +188,7 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other setting, as label_smoothing=0.1, clip=0, decay_norm=true, or "
-            "schedule=step with milestones=[60,120,160]. May be repeated.",
+            "schedule=step with milestones=[60,120]. May be repeated.",
             rich_help_panel=_TRAINING,
         ),
     ] = _NOTHING,

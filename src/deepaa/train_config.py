@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 PRECISIONS = ("float32", "bfloat16")
@@ -112,12 +112,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "str": (str,),
     "tuple[float, ...]": (list,),
 }
-
-
-def with_setting(config: TrainConfig, change: str) -> TrainConfig:
-    """The settings after `NAME=VALUE`, see `setting`."""
-    name, value = setting(change)
-    return replace(config, **{name: value})
 
 
 def setting(change: str) -> tuple[str, Any]:

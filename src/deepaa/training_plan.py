@@ -32,7 +32,7 @@ EPOCHS = 200
 STREAMED_SIZE = 224
 WORTH_COMPILING = 2_000_000
 """Images through the network from which on compiling it pays."""
-OPTIONS = {"warmup_epochs": "--warmup", "compile": "--compile"}
+OPTIONS = {"warmup_epochs": "--warmup"}
 """Options that are not called like their setting."""
 
 
