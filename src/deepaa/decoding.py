@@ -18,7 +18,7 @@ from deepaa.folder import ImageTree
 from deepaa.image_files import BadFile, Pixels, Reading, quiet_pillow, read_image
 from deepaa.keys import hash_int, sample_key
 from deepaa.ops.boxes import CANDIDATES, resized_crop_box
-from deepaa.train_batches import COPY_SHIFT
+from deepaa.train_batches import INDEX
 
 Crop = Literal["random", "centre", "larger"]
 """What a training picture is cut to: a random box of it, its middle square, or that with more
@@ -31,8 +31,6 @@ EVALUATION_SHORT = 256 / 224
 A "larger" square has all of it."""
 LONGEST = 4
 """Pictures longer than so many times their width lose their ends before they are resized."""
-INDEX = (1 << COPY_SHIFT) - 1
-"""The bits of a row that are the image's index."""
 _CROPS = 0x63726F70
 """Sets the keys of crops apart from those of policies, which have the same seed."""
 

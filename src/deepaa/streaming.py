@@ -14,16 +14,23 @@ from torch.utils.data import DataLoader, Sampler
 
 from deepaa import distributed
 from deepaa.checked_files import check_files, fingerprint_of, record
-from deepaa.decoding import INDEX, Crop, Decoder, Request
+from deepaa.decoding import Crop, Decoder, Request
 from deepaa.evaluation import Metrics, evaluate_batches
 from deepaa.folder import list_images
 from deepaa.image_files import DEFAULT_READING, BadFile, Reading, check_size, shown
-from deepaa.keys import hash_int, sample_keys
+from deepaa.keys import sample_keys
 from deepaa.ops import apply_batch
 from deepaa.policy import Policy
 from deepaa.scan import BadImagesError, OnBadImage, ScanReport, in_threads, own_cores
 from deepaa.streamed_policy import crop_for, crop_rows, device_part, fitted
-from deepaa.train_batches import batch_rows, batch_sizes
+from deepaa.train_batches import (
+    INDEX,
+    batch_rows,
+    batch_sizes,
+    check_shares,
+    epoch_order,
+    place_among,
+)
 from deepaa.train_config import TrainConfig
 
 __all__ = ["StreamedBatch", "StreamedBatches", "StreamedImages", "crop_for", "evaluate_streamed"]
@@ -168,7 +175,9 @@ class StreamedImages:
             raise ValueError(f"batch {batch}, copies {copies}: both should be at least 1")
         distributed.share(0, rank, world)  # refuses a rank that is none
         seed = self.seed if seed is None else seed
-        order = self._order(hash_int(seed, epoch), batch)
+        order = torch.arange(len(self))
+        if self.train:
+            order = epoch_order(len(self), batch, seed, epoch)
         plan = _Plan(seed, epoch, order, batch, copies, rank, world)
         self._requests.plan = plan
         return _on_device(self._assembled(plan), self.device)
@@ -192,12 +201,6 @@ class StreamedImages:
             if self.device.type == "cuda":
                 labels, rows = labels.pin_memory(), rows.pin_memory()
             yield StreamedBatch(images, labels, rows)
-
-    def _order(self, seed: int, batch: int) -> Tensor:
-        if not self.train:
-            return torch.arange(len(self))
-        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
-        return order[: sum(batch_sizes(len(self), batch))]
 
     def _require(self, plan: _Plan) -> None:
         if self._requests.plan is not plan:
@@ -253,18 +256,14 @@ class StreamedBatches:
         if self.policy is not None and images.side != images.size:
             self._crops = crop_rows(self.policy.table, images.device)
         self.sizes = batch_sizes(len(images), config.batch)
-        world = distributed.world_size() if shared else 1
-        if min(self.sizes) * config.copies < world:
-            raise ValueError(
-                f"{min(self.sizes)} images in a batch are too few for {world} processes"
-            )
+        check_shares(self.sizes, config.copies, place_among(shared)[1])
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The augmented images and labels of each step."""
         config, policy, size = self.config, self.policy, self.images.size
-        place = (distributed.rank(), distributed.world_size()) if self.shared else (0, 1)
+        rank, world = place_among(self.shared)
         for images, labels, rows in self.images.batches(
-            number, config.batch, config.copies, seed=config.seed, rank=place[0], world=place[1]
+            number, config.batch, config.copies, seed=config.seed, rank=rank, world=world
         ):
             if policy is None:
                 yield fitted(images, size), labels

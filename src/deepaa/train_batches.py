@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -19,6 +19,8 @@ AHEAD_BYTES = 256 << 20
 """So many bytes of images are augmented in one call, in whole batches, and then sliced."""
 COPY_SHIFT = 40
 """Copy c of image i has the key of image i + c * 2^40: no two images or copies share one."""
+INDEX = (1 << COPY_SHIFT) - 1
+"""The bits of a row that are the image's index."""
 
 Batch = tuple[Tensor, Tensor]
 
@@ -40,6 +42,23 @@ def batch_sizes(count: int, batch: int) -> list[int]:
     """
     whole, rest = divmod(count, batch)
     return [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
+
+
+def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch in the order in which they are trained on, wherever they lie."""
+    generator = torch.Generator().manual_seed(hash_int(seed, epoch))
+    return torch.randperm(count, generator=generator)[: sum(batch_sizes(count, batch))]
+
+
+def place_among(shared: bool) -> tuple[int, int]:
+    """This process and the number of those that share a batch."""
+    return (distributed.rank(), distributed.world_size()) if shared else (0, 1)
+
+
+def check_shares(sizes: Sequence[int], copies: int, world: int) -> None:
+    """Refuse batches of which a process would get nothing."""
+    if min(sizes) * copies < world:
+        raise ValueError(f"{min(sizes)} images in a batch are too few for {world} processes")
 
 
 def batch_rows(images: Tensor, copies: int, rank: int = 0, world: int = 1) -> Tensor:
@@ -83,30 +102,22 @@ class ImageBatches:
         self.policy, self.config, self.device = policy, config, device
         self.workers, self.shared = workers, shared
         self.sizes = batch_sizes(len(images), config.batch)
-        if shared and min(self.sizes) * config.copies < distributed.world_size():
-            raise ValueError(
-                f"{min(self.sizes)} images in a batch are too few for "
-                f"{distributed.world_size()} processes"
-            )
+        check_shares(self.sizes, config.copies, place_among(shared)[1])
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, every image once, in an order of its own."""
-        generator = torch.Generator().manual_seed(hash_int(self.config.seed, number))
-        order = torch.randperm(len(self.images), generator=generator)
-        size = self.config.batch
-        starts = range(0, sum(self.sizes), size)
-        place = (distributed.rank(), distributed.world_size()) if self.shared else (0, 1)
-        batches = [
-            batch_rows(order[: sum(self.sizes)][at : at + size], self.config.copies, *place)
-            for at in starts
-        ]
+        config = self.config
+        order = epoch_order(len(self.images), config.batch, config.seed, number)
+        place = place_among(self.shared)
+        parts = torch.split(order, config.batch)
+        batches = [batch_rows(some, config.copies, *place) for some in parts]
         if self.workers:
             return self._from_workers(batches, number)
         return self._ahead(batches, number)
 
     def load(self, rows: Tensor, epoch: int) -> Batch:
         """The augmented images and labels of `rows`, where the images are."""
-        indices = rows & ((1 << COPY_SHIFT) - 1)
+        indices = rows & INDEX
         images, labels = self.images[indices], self.labels[indices]
         if self.policy is not None:
             draw = self.policy.draw(sample_keys(self.config.seed, epoch, rows), epoch)
