@@ -77,7 +77,10 @@ def test_changes_without_meaning_are_refused(change, message):
     ("field", "value"),
     [
         ("epochs", -1),
+        ("epochs", 2.5),
         ("batch", 0),
+        ("batch", 128.0),
+        ("seed", "0"),
         ("lr", math.nan),
         ("lr", math.inf),
         ("momentum", 1.5),

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, SupportsIndex
 
 PRECISIONS = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "step")
@@ -64,6 +64,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
         object.__setattr__(self, "milestones", tuple(self.milestones))  # JSON gives a list
+        for name in ("epochs", "batch", "copies", "seed"):
+            value = getattr(self, name)
+            if not isinstance(value, SupportsIndex):  # 128.0 would fail much later
+                raise ValueError(f"{name} should be a whole number, got {value!r}")
         limits: dict[str, tuple[float, float]] = {"warmup_epochs": (0, self.epochs)}
         limits |= dict.fromkeys(("batch", "copies"), (1, math.inf))
         limits |= dict.fromkeys(("momentum", "label_smoothing", "warmup_from"), (0, 1))
