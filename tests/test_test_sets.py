@@ -146,6 +146,19 @@ def test_test_images_of_another_folder_are_counted_by_class_name(tmp_path):
         assert len(own) == len(list((tmp_path / "there" / name).glob("*")))
 
 
+def test_labels_without_names_count_as_those_of_the_training_images(tmp_path, caplog):
+    folder(tmp_path / "train", 40, 1)
+    images, labels = (part.numpy() for part in blobs(12, 2))
+    np.savez(tmp_path / "test.npz", x=images, y=labels)
+    data = train_and_test(tmp_path / "train", test=tmp_path / "test.npz")
+    assert data.test.labels.tolist() == labels.tolist()
+    assert data.test.class_names == data.train.class_names == ("a", "b", "c", "d")
+    assert "test.npz: labels without names count as the training images' do" in caplog.text
+    np.savez(tmp_path / "more.npz", x=images, y=labels + np.arange(12) // 11)  # a fifth class
+    with pytest.raises(ValueError, match=r"more\.npz: 5 classes that the training images do not"):
+        train_and_test(tmp_path / "train", test=tmp_path / "more.npz")
+
+
 @pytest.mark.parametrize("name", ["MNIST", "Caltech101"])
 def test_missing_data_sets_are_not_taken_for_ones_without_a_test_part(tmp_path, name):
     with pytest.raises(FileNotFoundError, match=f"{name}: not found under"):

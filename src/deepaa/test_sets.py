@@ -127,14 +127,18 @@ def _named_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledI
 def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -> LabelledImages:
     """Test images of another source, their labels counted as the training images' are."""
     found = official_test(source, reading) or load_dataset(source, split="train", **reading)
-    unknown = [name for name in found.class_names if name not in train.class_names]
+    names = found.class_names
+    if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
+        _log.warning("%s: labels without names count as the training images' do", shown(source))
+        names = train.class_names
+    unknown = [name for name in names if name not in train.class_names]
     if unknown:
         listed = ", ".join(shown(name) for name in unknown[:10])
         raise ValueError(
             f"{shown(source)}: {len(unknown)} classes that the training images do not have: "
             f"{listed}; they have {', '.join(train.class_names[:10])}"
         )
-    numbers = torch.tensor([train.class_names.index(name) for name in found.class_names])
+    numbers = torch.tensor([train.class_names.index(name) for name in names])
     return found._replace(labels=numbers[found.labels], class_names=train.class_names)
 
 
