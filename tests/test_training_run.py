@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -588,21 +589,36 @@ def test_seeds_of_other_numbers_of_processes_are_told_apart(tmp_path: Path, capl
     assert path.read_text().count('"processes": 1') == 2
 
 
-def test_a_seed_begun_by_another_number_of_processes_is_told(tmp_path: Path, caplog: Any) -> None:
+@pytest.mark.parametrize("kept", [4, [[4]]])
+def test_a_seed_begun_by_another_number_of_processes_is_told(
+    tmp_path: Path, caplog: Any, kept: Any
+) -> None:
     with opened(tmp_path) as run:
         work = task(run, [0], stop=lambda: bool(run.history()), checkpoint_seconds=0.0)
         list(work)
         assert work.stopped
         saved = run.latest()
         assert saved is not None
-        assert saved.position["processes"] == 1
+        assert saved.position["processes"] == [[1]]
         assert not caplog.text
-        run.save(saved.tensors, {**saved.position, "processes": 4})
+        run.save(saved.tensors, {**saved.position, "processes": kept})
+    for epochs in (2, None):  # a second stop must not make it forget
+        caplog.clear()
+        with opened(tmp_path) as run:
+            done = partial(_has_epochs, run, epochs)
+            work = task(run, [0], stop=done, checkpoint_seconds=0.0)
+            assert work.processes == ({4} if epochs else {1, 4})
+            list(work)
+            assert work.stopped == bool(epochs)
+        assert "shared a batch among 4 processes, now 1" in caplog.text
+    (result,) = read_results(tmp_path)[0]
+    assert (result.processes, result.other_processes) == (1, [4])
     with opened(tmp_path) as run:
-        work = task(run, [0])
-        assert work.processes == {4}
-        list(work)
-    assert "shared a batch among 4 processes, now 1" in caplog.text
+        assert task(run, [0, 1]).processes == {1, 4}
+
+
+def _has_epochs(run: Run, count: int | None) -> bool:
+    return count is not None and len(run.history()) >= count
 
 
 # Copies

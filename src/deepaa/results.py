@@ -37,6 +37,8 @@ class SeedResult(NamedTuple):
     torch: str
     processes: int = 1
     """That split each batch; batch norm sees the share of one."""
+    other_processes: list[int] | None = None
+    """Other numbers of them that did some of its epochs, before a stop; None for none."""
 
 
 class SeedFailure(NamedTuple):

@@ -104,8 +104,13 @@ class TrainingRun:
         history = [] if self.run is None else self.run.history()
         position: Mapping[str, Any] = {} if saved is None else saved.position
         group, state = position.get("seeds", []), {} if saved is None else saved.tensors
-        self._group, self._state, history = distributed.from_main((group, state, history))
-        self._processes: int = position.get("processes", distributed.world_size())
+        shared = position.get("processes", distributed.world_size())
+        if not isinstance(shared, list):  # once it was one number for all
+            shared = [[shared]] * len(group)
+        self._processes: dict[int, list[int]]
+        self._group, self._state, history, self._processes = distributed.from_main(
+            (group, state, history, dict(zip(group, shared, strict=True)))
+        )
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
         self.results = results_of(history)
@@ -136,8 +141,10 @@ class TrainingRun:
     @property
     def processes(self) -> set[int]:
         """How many processes shared a batch of the seeds that are done or begun."""
-        begun = {self._processes} if self.begun else set()
-        return begun | {result.processes for result in self.results}
+        found = {number for seed in self.begun for number in self._processes[seed]}
+        for result in self.results:
+            found |= {result.processes, *(result.other_processes or ())}
+        return found
 
     def __iter__(self) -> Iterator[Event]:
         """Train the seeds that are left; events as they come."""
@@ -150,10 +157,13 @@ class TrainingRun:
         """Trainings of these seeds, where they were left; others that were begun wait."""
         trainings = [self._training(seed) for seed in group]
         for seed, training in zip(group, trainings, strict=True):
+            before: list[int] = []
             if state := part_of(self._state, f"{seed}."):
                 training.load_state(state)
+                before = self._processes[seed]
             elif self.run is not None:  # what is left where it failed before
                 (self.run.folder / failed_name(seed)).unlink(missing_ok=True)
+            self._processes[seed] = sorted({*before, distributed.world_size()})
         self._at_work = dict(zip(group, trainings, strict=True))
         self._group = [seed for seed in self.begun if seed not in group]
         self._state = {
@@ -255,6 +265,7 @@ class TrainingRun:
             )
         times = self._times.get(seed, [])
         rate = median([images / max(seconds, 1e-9) for seconds, images in times] or [0.0])
+        now, shared = distributed.world_size(), self._processes[seed]
         return SeedResult(
             seed,
             metrics.accuracy,
@@ -265,7 +276,8 @@ class TrainingRun:
             together,
             _device_name(self.device),
             torch.__version__,
-            distributed.world_size(),
+            now,
+            [number for number in shared if number != now] or None,
         )
 
     # Saving
@@ -295,7 +307,8 @@ class TrainingRun:
         if self._unsaved is None or self.run is None:
             return
         group, state = self._unsaved
-        self.run.save(state, {"seeds": group, "processes": distributed.world_size()})
+        shared = [self._processes[seed] for seed in group]
+        self.run.save(state, {"seeds": group, "processes": shared})
         self._unsaved, self.has_state = None, True
         self._saved_at = time.monotonic()
 
