@@ -250,6 +250,19 @@ def test_a_run_that_was_killed_before_it_knew_its_seeds_takes_one(tmp_path: Path
         assert agreed_seeds(run, count=2, given=[], resume=True) == [0, 1, 2]
 
 
+def test_seeds_that_were_trained_are_known_without_their_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as run:
+        list(task(run, [0, 4], replace(CONFIG, epochs=1)))
+        assert not (tmp_path / "seeds.json").exists()
+        assert agreed_seeds(run, count=1, given=[], resume=False) == [0, 4, 5]
+        with pytest.raises(RunError, match="seed 4 would be trained twice; the run has 0, 4, 5"):
+            agreed_seeds(run, count=None, given=[4], resume=True)
+        for damaged in ("{}", '{"asked": ["a"]}', '{"asked": 3}'):
+            (tmp_path / "seeds.json").write_text(damaged)
+            with pytest.raises(RunError, match=r"seeds\.json: damaged, expected a list of seeds"):
+                agreed_seeds(run, count=1, given=[], resume=True)
+
+
 def test_unfinished_seeds_come_first(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         assert agreed_seeds(run, count=2, given=[], resume=False) == [0, 1]

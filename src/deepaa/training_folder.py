@@ -188,10 +188,9 @@ def agreed_seeds(
 def _known_and_new(
     run: Run, count: int | None, given: Sequence[int], resume: bool
 ) -> tuple[list[int], list[int]]:
-    path = run.folder / SEEDS
-    known: list[int] = read_json(path)["asked"] if path.exists() else []
     run.latest()  # drops records that no state stands for
     history = run.history()
+    known = _asked(run.folder, history)
     failed = {failure.seed for failure in failures_of(history)}
     if repeated := sorted(seed for seed in given if seed in known and seed not in failed):
         raise RunError(
@@ -212,6 +211,15 @@ def _known_and_new(
     new += range(after, after + (count or 0))
     check_seeds(new)
     return known, new
+
+
+def _asked(folder: Path, history: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The seeds that were asked for, and any that were trained should the file have lost them."""
+    path = folder / SEEDS
+    listed = read_json(path).get("asked") if path.exists() else []
+    if not isinstance(listed, list) or not all(type(seed) is int for seed in listed):
+        raise RunError(f"{path}: damaged, expected a list of seeds; without it the history is read")
+    return list(dict.fromkeys([*listed, *(row["seed"] for row in history if "seed" in row)]))
 
 
 def _try_again(run: Run, failed: Sequence[int]) -> None:
