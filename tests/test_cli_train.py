@@ -257,9 +257,38 @@ def test_dry_run(command: Any, folder: Path) -> None:
     assert names == [*expected, "seeds"]
     assert "2 epochs of 5 steps, 32 images x 1 in each" in out
     assert "320 images through the network" in out
+    assert out.endswith("seeds    3: 0, 1, 2\n")
     code, out, _ = command(*TINY, "--batch", 512, "--policy", "crop-flip", "--dry-run")
     assert (code, "2 epochs of 1 steps, 160 images x 1 in each" in out) == (0, True)
     assert not (folder / "trained").exists()
+    code, out, _ = command(*TINY, "--policy", "none", "--batch", 500, "--dry-run")
+    assert code == 0
+    assert "2 epochs of 1 steps, 160 images x 1 in each" in out
+
+
+def test_dry_run_looks_into_the_folder(command: Any, folder: Path) -> None:
+    policy = ("--policy", "crop-flip", "--out", "run")
+    assert command(*TINY, *policy)[0] == 0
+    before = {path: path.read_bytes() for path in (folder / "run").iterdir()}
+    for options, expected in (
+        (("--seeds", 2, "--seed", 9), "seeds    3: 9, 10, 11\n"),
+        (("--seeds", 20), "seeds    20: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, ...\n"),
+    ):
+        code, out, err = command(*TINY, *policy, *options, "--dry-run")
+        assert (code, err) == (0, "")
+        assert out.endswith(expected)
+    code, out, _ = command("--resume", "run", "--dry-run")
+    assert (code, out.splitlines()[-1]) == (0, "seeds    none left to train")
+    for options, message in (
+        (("--lr", "0.3", "--batch", 16), "settings: train.batch: 32 there, 16 now; train.lr: 0.1"),
+        (("--seed", 0), "seed 0 would be trained twice; the run has 0"),
+        (("--out", "blobs.npz"), "blobs.npz: a file, expected a folder"),
+        (("--out", "."), "not empty and no run"),
+    ):
+        code, out, err = command(*TINY, *policy, *options, "--dry-run")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+    assert before == {path: path.read_bytes() for path in (folder / "run").iterdir()}
 
 
 def test_a_recipe_gives_network_and_settings(command: Any) -> None:

@@ -160,7 +160,7 @@ def test_parts_that_are_links_out_of_the_folder(command: Any) -> None:
     assert code == 0, err
     code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
     assert code == 0, err
-    memory = (*run, "--no-stream", "--dry-run")
+    memory = (*run[:-1], "memory", "--no-stream", "--dry-run")
     assert command(*memory)[0] == 2
     code, out, err = command(*memory, "--outside-links")
     assert (code, "200 images" in out) == (0, True), err

@@ -96,9 +96,9 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
             Run.open_or_create(tmp_path, other, resume=resume)
         assert str(refused.value).split("\n") == [
             f"{tmp_path}: holds a run with other settings:",
-            "  search.steps: 500 there, 600 now",
-            "  search.layers: [1, 2] there, [1, 3] now",
-            "  search.new: not set there, null now",
+            "  search.steps: 500 there, 600 now;",
+            "  search.layers: [1, 2] there, [1, 3] now;",
+            "  search.new: not set there, null now;",
             "  seed: 0 there, false now",
         ]
     assert not (tmp_path / "run.lock").exists()

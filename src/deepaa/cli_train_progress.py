@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -27,6 +27,9 @@ CAUTION = (
     f"Seeds alone move such figures: under {ENOUGH} seeds of each, no policy should be called "
     "better than another."
 )
+
+NAMED = 12
+"""Seeds that are named before it is enough."""
 
 
 def follow(
@@ -187,10 +190,8 @@ def _known(recipe: Recipe) -> list[str]:
     return lines
 
 
-def foretell(plan: Plan, count: int | None) -> None:
-    """Say what would be trained."""
-    if not distributed.is_main():
-        return
+def foretell(plan: Plan, seeds: Sequence[int]) -> None:
+    """Say what would be trained, and with which seeds."""
     images, config = plan.material.facts(), plan.config
     weights = sum(p.numel() for p in plan.model(0).parameters())
     shape = " x ".join(map(str, images["shape"]))
@@ -207,7 +208,7 @@ def foretell(plan: Plan, count: int | None) -> None:
         "policy": f"{plan.source['policy']}: {plan.policy.depth} layers over "
         f"{len(plan.policy.table)} transformations",
         "network": f"{plan.model_name}: {weights:,} weights on {plan.device}",
-        "steps": f"{config.epochs} epochs of {len(sizes)} steps, {sizes[0]} images x "
+        "steps": f"{config.epochs} epochs of {len(sizes)} steps, {max(sizes)} images x "
         f"{config.copies} in each",
         "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {decline}; weight "
         f"decay {config.weight_decay:g}",
@@ -217,8 +218,8 @@ def foretell(plan: Plan, count: int | None) -> None:
     if isinstance(plan.material, InMemory):
         rate = measured_rate(plan.material, plan.model(0), plan.policy, config, plan.device)
         lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
-    if count is not None:
-        lines["seeds"] = f"{count} new"
+    named = ", ".join(map(str, seeds[:NAMED])) + (", ..." if len(seeds) > NAMED else "")
+    lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
     if plan.recipe is not None:
         whole = f"on {plan.recipe.data} after {plan.recipe.train.epochs} epochs:"
         lines["known"] = f"\n{'':9}".join([whole, *_known(plan.recipe)])

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -14,13 +15,14 @@ import typer
 from deepaa import cli_train_progress, distributed
 from deepaa.agreement import by_all, by_main
 from deepaa.results import SeedFailure
-from deepaa.runs import Run, open_in_main
+from deepaa.runs import Run, check_folder, open_in_main
 from deepaa.signals import StopRequest
 from deepaa.training_folder import (
     PLACES,
     SCANS,
     agreed_seeds,
     check_seeds,
+    foreseen_seeds,
     remember_inner,
     scans_of,
 )
@@ -78,8 +80,10 @@ class Work:
         """Train, show progress, and print the results."""
         plans = by_all(lambda: self._plans(device, dry_run=dry_run))
         if dry_run:
-            for plan in plans:
-                cli_train_progress.foretell(plan, self._new_count())
+            foreseen = by_main(lambda: self._foreseen(plans))
+            if foreseen is not None:  # the main process
+                for plan, seeds in zip(plans, foreseen, strict=True):
+                    cli_train_progress.foretell(plan, seeds)
             return
         with StopRequest() as stop, ExitStack() as opened:
             runs = [
@@ -114,6 +118,14 @@ class Work:
     def _new_count(self) -> int | None:
         nothing_said = self.count is None and not self.seeds and not self.resume
         return 1 if nothing_said else self.count
+
+    def _foreseen(self, plans: Sequence[Plan]) -> list[list[int]]:
+        """The seeds each would train; what the folders would refuse is refused here too."""
+        folders = [order.folder for order in self.orders]
+        for folder, plan in zip(folders, plans, strict=True):
+            check_folder(folder, plan.identity(folder))
+        asked: dict[str, Any] = {"count": self._new_count(), "given": self.seeds}
+        return [foreseen_seeds(folder, **asked, resume=self.resume) for folder in folders]
 
     def _opened(self, order: Order, plan: Plan, opened: ExitStack) -> Run | None:
         config = by_main(lambda: plan.identity(order.folder))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +38,7 @@ __all__ = [
     "Run",
     "RunError",
     "Saved",
+    "check_folder",
     "config_hash",
     "open_in_main",
     "part_of",
@@ -230,6 +232,17 @@ def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bo
     return by_main(lambda: Run.open_or_create(folder, config, resume=resume))
 
 
+def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
+    """Refuse what `Run.create` would refuse for these settings; only looks, whoever works there."""
+    folder = Path(folder)
+    if not folder.exists():
+        return
+    _check_strangers(folder)
+    settings = json.loads(to_json(config, "config"))
+    if (folder / CONFIG).exists() and _has_work(folder):
+        _check_same(folder, read_config(folder), settings)
+
+
 def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with `prefix`, without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
@@ -250,19 +263,31 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def _prepared(folder: Path) -> Path:
     """The folder, made if need be; refused when it holds files that are no run."""
-    if folder.exists() and not folder.is_dir():
-        raise RunError(f"{folder}: a file, expected a folder")
+    if not folder.exists():
+        with _usable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+    _check_strangers(folder)
+    return folder
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        strangers = [path.name for path in folder.iterdir() if not _is_left_over(path.name)]
+        yield
     except OSError as error:
         raise RunError(f"{folder}: the folder cannot be used: {error.strerror}") from error
+
+
+def _check_strangers(folder: Path) -> None:
+    if not folder.is_dir():
+        raise RunError(f"{folder}: a file, expected a folder")
+    with _usable(folder):
+        strangers = [path.name for path in folder.iterdir() if not _is_left_over(path.name)]
     if strangers and CONFIG not in strangers:
         raise RunError(
             f"{folder}: not empty and no run ({len(strangers)} files, {min(strangers)!r} for one); "
             "choose a new folder"
         )
-    return folder
 
 
 def _is_left_over(name: str) -> bool:
@@ -278,15 +303,20 @@ def _settled(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
         document = {"format": FORMAT, "sha256": config_hash(settings), "settings": settings}
         write_json(folder / CONFIG, document)
         return settings
-    if not same:
-        lines = list(_differences(known, settings))
-        shown = lines[:MAX_DIFFERENCES]
-        if len(lines) > len(shown):
-            shown.append(f"and {len(lines) - len(shown)} more")
-        listed = "".join(f"\n  {line}" for line in shown)
-        raise RunError(f"{folder}: holds a run with other settings:{listed}")
+    _check_same(folder, known, settings)
     _LOGGER.info("%s: going on with the run that is there", folder)
     return known
+
+
+def _check_same(folder: Path, known: dict[str, Any], settings: dict[str, Any]) -> None:
+    if config_hash(known) == config_hash(settings):
+        return
+    lines = list(_differences(known, settings))
+    shown = lines[:MAX_DIFFERENCES]
+    if len(lines) > len(shown):
+        shown.append(f"and {len(lines) - len(shown)} more")
+    listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
+    raise RunError(f"{folder}: holds a run with other settings:{listed}")
 
 
 def _has_work(folder: Path) -> bool:

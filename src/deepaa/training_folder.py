@@ -14,7 +14,7 @@ from deepaa.policy import Policy
 from deepaa.policy_json import dumps
 from deepaa.results import SeedFailure, SeedResult
 from deepaa.run_files import RunError, read_json, write_json
-from deepaa.runs import Run, read_config
+from deepaa.runs import Run, read_config, read_history
 from deepaa.train_config import TrainConfig
 from deepaa.training_data import Material
 
@@ -175,7 +175,8 @@ def agreed_seeds(
 
     def agree() -> list[int]:
         assert run is not None  # the main process has it
-        known, new = _known_and_new(run, count, given, resume)
+        run.latest()  # drops records that no state stands for
+        known, new = _known_and_new(run.folder, run.history(), count, given, resume)
         if new and remember:
             run.write_json(SEEDS, {"asked": [*known, *new]})
         if remember:
@@ -185,24 +186,38 @@ def agreed_seeds(
     return distributed.from_main(by_main(agree)) or []
 
 
+def foreseen_seeds(
+    folder: Path, *, count: int | None, given: Sequence[int], resume: bool
+) -> list[int]:
+    """The seeds that a call would train, see `agreed_seeds`; only looks."""
+    check_seeds(given)
+    history = read_history(folder)
+    known, new = _known_and_new(folder, history, count, given, resume)
+    done = {result.seed for result in results_of(history)}
+    done |= {failure.seed for failure in failures_of(history)} - {*given}
+    return [seed for seed in [*known, *new] if seed not in done]
+
+
 def _known_and_new(
-    run: Run, count: int | None, given: Sequence[int], resume: bool
+    folder: Path,
+    history: Sequence[Mapping[str, Any]],
+    count: int | None,
+    given: Sequence[int],
+    resume: bool,
 ) -> tuple[list[int], list[int]]:
-    run.latest()  # drops records that no state stands for
-    history = run.history()
-    known = _asked(run.folder, history)
+    known = _asked(folder, history)
     failed = {failure.seed for failure in failures_of(history)}
     if repeated := sorted(seed for seed in given if seed in known and seed not in failed):
         raise RunError(
-            f"{run.folder}: seed {repeated[0]} would be trained twice; the run has "
+            f"{folder}: seed {repeated[0]} would be trained twice; the run has "
             f"{', '.join(map(str, known)) or 'none'}: give others, or --seeds for new ones"
         )
     done = failed | {result.seed for result in results_of(history)}
     left = [seed for seed in known if seed not in done]
     if left and not resume:
         raise RunError(
-            f"{run.folder}: {'seed' if len(left) == 1 else 'seeds'} {', '.join(map(str, left))} "
-            f"not finished; go on with: deepaa train --resume {run.folder}"
+            f"{folder}: {'seed' if len(left) == 1 else 'seeds'} {', '.join(map(str, left))} "
+            f"not finished; go on with: deepaa train --resume {folder}"
         )
     if count is None and not given and not known:
         count = 1
