@@ -450,6 +450,23 @@ def test_labels_that_do_not_fit(command: Any) -> None:
     assert "training images are 16 x 16, test images 14 x 16 pixels" in err
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_step_of_one_image_is_refused_where_batch_norm_cannot_train_on_it(
+    command: Any, folder: Path, batch: int
+) -> None:
+    images, labels = (part.numpy() for part in blobs(13, 1))
+    parts = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    np.savez("blobs.npz", **parts)
+    options = (*TINY, "--epochs", 1, "--policy", "none", "--out", "run")
+    code, out, err = command(*options, "--batch", 2, "--model", "resnet18")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--batch 2: of 13 images a step of one is left" in err
+    assert "give another --batch" in err
+    assert not (folder / "run").exists()
+    assert command(*options, "--batch", batch)[0] == 0, "small has several values a channel"
+    assert command(*options[:-1], "deep", "--batch", 3, "--model", "resnet18")[0] == 0
+
+
 def test_a_run_keeps_its_settings(command: Any) -> None:
     policy = ("--policy", "crop-flip", "--out", "run")
     assert command(*TINY, *policy)[0] == 0

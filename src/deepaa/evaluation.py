@@ -80,6 +80,22 @@ def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
     return int(logits.shape[1])
 
 
+def trains_on_one(model: nn.Module, image: Tensor) -> bool:
+    """Whether a network can be trained on one image: batch norm over a single value cannot.
+
+    Changes the statistics of batch norm.
+
+    Args:
+        image: uint8 (1, C, H, W), on the model's device.
+    """
+    try:
+        with torch.random.fork_rng(devices=()), torch.no_grad():
+            model.train()(image)
+    except ValueError:  # torch's own check of what batch norm gets
+        return False
+    return True
+
+
 def check_data(images: Tensor, labels: Tensor) -> None:
     """Refuse what are no images with labels."""
     if images.dtype != torch.uint8 or images.ndim != 4:

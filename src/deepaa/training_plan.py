@@ -11,8 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from deepaa import distributed
 from deepaa.agreement import by_main
 from deepaa.compared import compared_policy
+from deepaa.evaluation import trains_on_one
 from deepaa.image_files import reading_of
 from deepaa.own_operations import import_operations
 from deepaa.pipeline import SMALL_SIDE, proxy_name
@@ -148,7 +150,15 @@ class Plan:
 
     def rehearse(self) -> None:
         """Set up a training and do nothing with it: what is wrong is said before files are made."""
-        self.material.training(self.model(0), self.policy, self.config, self.device)
+        training = self.material.training(self.model(0), self.policy, self.config, self.device)
+        fewest = min(training.batches.sizes) * self.config.copies // distributed.world_size()
+        image = self.material.sample().images[:1].to(self.device)
+        if fewest == 1 and not trains_on_one(training.model, image):
+            raise ValueError(
+                f"--batch {self.config.batch}: of {self.material.facts()['train_images']:,} images "
+                f"a step of one is left, and the batch norm of {self.model_name} cannot train on "
+                "one image of this size; give another --batch"
+            )
 
     def identity(self, folder: Path | None = None) -> dict[str, Any]:
         """What the run folder is compared by, in the words of the run that is there."""
