@@ -387,6 +387,14 @@ class Scale(nn.Module):
         (["--policy", "none", "--set", "seed=5"], "seeds are given with --seed or --seeds, not"),
         (["--policy", "none", "--set", "epochs=5"], "epochs is given twice: with --epochs and wit"),
         (
+            ["--policy", "none", "--set", "clip=1", "--set", "clip=2"],
+            "clip is given twice with --s",
+        ),
+        (
+            ["--policy", "none", "--holdout", ".99"],
+            "blobs: a held-out share of 0.99 leaves 2 of 160",
+        ),
+        (
             ["--policy", "none", "--set", "schedule=cosine", "--set", "milestones=[1]"],
             "milestones [1.0] belong to the step schedule, not to 'cosine'",
         ),
@@ -514,6 +522,13 @@ def test_a_loss_that_is_no_number_is_one_line(command: Any, folder: Path) -> Non
     assert "seed 1 failed, the others go on" in err
     assert "error: 3 seeds failed, the first: seed 0, epoch 1" in err
     assert [each["seed"] for each in read_results("run")[1]["failed"]] == [0, 1, 2]
+
+
+def test_of_several_policies_the_one_that_failed_is_named(command: Any) -> None:
+    wild = ("--lr", "1e30", "--set", "clip=0", "--out", "run")
+    code, _, err = command(*TINY, *wild, "--policy", "none", "--policy", "crop-flip")
+    assert code == 2
+    assert "error: 2 seeds failed, the first: none: seed 0, epoch 1" in err
 
 
 def test_a_seed_that_failed_may_be_given_again(command: Any, folder: Path) -> None:

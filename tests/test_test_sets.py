@@ -219,7 +219,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="not both"):
         train_and_test(tmp_path / "train", test=tmp_path / "large", holdout=0.1)
     data = load_dataset(tmp_path / "train")
-    with pytest.raises(ValueError, match="leaves none of 40 images"):
+    with pytest.raises(ValueError, match="leaves 0 of 40 images, too few to train"):
         held_out(data, 0.999)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         train_and_test(tmp_path / "train", test="nowhere")

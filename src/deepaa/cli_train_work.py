@@ -14,7 +14,6 @@ import typer
 
 from deepaa import cli_train_progress, distributed
 from deepaa.agreement import by_all, by_main
-from deepaa.results import SeedFailure
 from deepaa.runs import Run, check_folder, open_in_main
 from deepaa.signals import StopRequest
 from deepaa.training_folder import (
@@ -148,7 +147,12 @@ class Work:
             cli_train_progress.say(self._farewell(tasks.values()))
             raise typer.Exit(stop.exit_code or 143)
         cli_train_progress.conclude(tasks, self.out)
-        if failed := [each for task in tasks.values() for each in sorted(task.failures)]:
+        failed = [
+            f"{name}: {each.reason}" if name else each.reason
+            for name, task in tasks.items()
+            for each in sorted(task.failures)
+        ]
+        if failed:
             raise _told_once(failed)
 
     def _seeds(self, run: Run | None, *, remember: bool = True) -> list[int]:
@@ -195,9 +199,9 @@ def _name(order: Order, out: Path) -> str:
     return "" if order.folder == out else order.folder.name
 
 
-def _told_once(failed: Sequence[SeedFailure]) -> Exception:
+def _told_once(failed: Sequence[str]) -> Exception:
     """The error of the call: the first seed's, in one process."""
     if not distributed.is_main():
         return typer.Exit(2)
     several = f"{len(failed)} seeds failed, the first: " if len(failed) > 1 else ""
-    return FloatingPointError(f"{several}{failed[0].reason}")
+    return FloatingPointError(f"{several}{failed[0]}")

@@ -108,7 +108,7 @@ def _check_classes(
         raise ValueError(f"{place}: no images for {len(empty)} of {len(names)} classes: "
                          f"{_listed(empty)}; looked for {' '.join(SUFFIXES)}")  # fmt: skip
     if len(names) == 1:
-        raise ValueError(f"{place}: only one class, {shown(names[0])}; a search needs at least two")
+        raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
 
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:

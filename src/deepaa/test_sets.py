@@ -71,8 +71,11 @@ def held_out(data: LabelledImages, share: float) -> TrainTest:
     """A stratified share of the images as test images; the rest trains."""
     n = len(data.labels)
     count = max(len(data.class_names), round(share * n))
-    if count >= n:
-        raise ValueError(f"{data.name}: a held-out share of {share} leaves none of {n} images")
+    if n - count < len(data.class_names):
+        raise ValueError(
+            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
+            f"too few to train {len(data.class_names)} classes"
+        )
     sizes = (n - count, 0, count)
     parts = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=data.class_names)
     how = f"{share:g} of the training images, held out"

@@ -108,14 +108,15 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * share))
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-    "bool | None": (bool, type(None)),
-    "str": (str,),
-    "tuple[float, ...]": (list,),
+_KINDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "bool": ("true or false", (bool,)),
+    "bool | None": ("true, false or null", (bool, type(None))),
+    "str": ("a word", (str,)),
+    "tuple[float, ...]": ("a list such as [60,120]", (list,)),
 }
+"""What a setting takes, in words and as JSON gives it."""
 
 
 def setting(change: str) -> tuple[str, Any]:
@@ -134,9 +135,9 @@ def setting(change: str) -> tuple[str, Any]:
     except ValueError:
         value = text  # a word, such as bfloat16
     kind = kinds[name]
-    fits = isinstance(value, _KINDS[kind])
-    if not fits or (isinstance(value, bool) and "bool" not in kind):
-        raise ValueError(f"{name} should be {kind}, got {text!r}")
+    words, types = _KINDS[kind]
+    if not isinstance(value, types) or (isinstance(value, bool) and "bool" not in kind):
+        raise ValueError(f"{name} should be {words}, got {text!r}")
     if isinstance(value, list):
         if any(isinstance(v, bool) or not isinstance(v, int | float) for v in value):
             raise ValueError(f"{name} should be a list of numbers, got {text!r}")

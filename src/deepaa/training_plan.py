@@ -219,7 +219,11 @@ def _start(recipe: Recipe | None, asked: Asked) -> TrainConfig:
     if asked.known is not None:
         return asked.known
     base = TrainConfig(epochs=EPOCHS) if recipe is None else recipe.train
-    changes = dict(map(setting, asked.changes))
+    pairs = [setting(change) for change in asked.changes]
+    changes = dict(pairs)
+    if len(changes) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{max(names, key=names.count)} is given twice with --set")
     if twice := sorted(changes.keys() & asked.given.keys()):
         option = OPTIONS.get(twice[0], f"--{twice[0].replace('_', '-')}")
         raise ValueError(f"{twice[0]} is given twice: with {option} and with --set")
