@@ -156,7 +156,7 @@ def test_other_data_must_say_which_settings_they_want():
     [
         ("wrn-28-1", "no recipe 'wrn-28-1'; did you mean 'wrn-28-10'"),
         ("shakeshake", "did you mean 'shake-shake'"),
-        ("zzz", "no recipe 'zzz'; There are wrn-40-2, wrn-28-10, .*resnet200$"),
+        ("zzz", "no recipe 'zzz'; there are wrn-40-2, wrn-28-10, .*resnet200$"),
     ],
 )
 def test_unknown_recipes_are_refused_with_close_ones(name, message):

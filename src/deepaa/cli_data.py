@@ -13,7 +13,13 @@ DATA = "Data"
 
 Size = Annotated[
     int | None,
-    typer.Option(min=1, max=4096, help="Side to bring the images to.", rich_help_panel=DATA),
+    typer.Option(
+        min=1,
+        max=4096,
+        help="Side to bring the images to. Default: their own if all have one of up to 512 "
+        "pixels, or 224.",
+        rich_help_panel=DATA,
+    ),
 ]
 Root = Annotated[
     Path | None,

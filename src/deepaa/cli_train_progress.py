@@ -107,7 +107,7 @@ class _Progress:
         in_all = f" of {together} networks" if together > 1 else ""
         return (  # a narrow terminal cuts off the end, which is what is missed least
             f"seed {event.seed}  epoch {record.epoch + 1}/{of}  left {duration(left)}  "
-            f"loss {record.loss:.3f}  accuracy {100 * record.accuracy:.1f} %  "
+            f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
             f"{rate:,.0f} images/s{in_all}"
         )
 
@@ -161,7 +161,8 @@ def _common_table(tasks: Mapping[str, TrainingRun], out: Path) -> int | None:
         failed = f" ({len(task.failures)} failed)" if task.failures else ""
         typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
     typer.echo(f"\nresults {out}{os.sep}*{os.sep}{RESULTS} (+-: 95 % confidence)")
-    typer.echo(f"weights {out}{os.sep}*{os.sep}{weights_name('*')}")
+    if any(counts):
+        typer.echo(f"weights {out}{os.sep}*{os.sep}{weights_name('*')}")
     return min(counts) or None
 
 
@@ -192,6 +193,8 @@ def _known(recipe: Recipe) -> list[str]:
 
 def foretell(plan: Plan, seeds: Sequence[int]) -> None:
     """Say what would be trained, and with which seeds."""
+    from deepaa.report.terminal import plural  # loads rich
+
     images, config = plan.material.facts(), plan.config
     weights = sum(p.numel() for p in plan.model(0).parameters())
     shape = " x ".join(map(str, images["shape"]))
@@ -205,11 +208,11 @@ def foretell(plan: Plan, seeds: Sequence[int]) -> None:
         "data": f"{images['data']}: {images['train_images']:,} images of {shape}, "
         f"{images['classes']} classes",
         "test": f"{images['test_images']:,} images, {images['test']}",
-        "policy": f"{plan.source['policy']}: {plan.policy.depth} layers over "
-        f"{len(plan.policy.table)} transformations",
+        "policy": f"{plan.source['policy']}: {plural(plan.policy.depth, 'layer')} over "
+        f"{plural(len(plan.policy.table), 'transformation')}",
         "network": f"{plan.model_name}: {weights:,} weights on {plan.device}",
-        "steps": f"{config.epochs} epochs of {len(sizes)} steps, {max(sizes)} images x "
-        f"{config.copies} in each",
+        "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
+        f"{plural(max(sizes), 'image')} x {config.copies} in each",
         "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {decline}; weight "
         f"decay {config.weight_decay:g}",
         "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",

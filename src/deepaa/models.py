@@ -250,12 +250,11 @@ def _maker(name: str) -> Callable[[int, int], nn.Module]:
     # libraries share names, and each should be named once
     every = dict.fromkeys([*_OWN, *(each for names in known.values() for each in names)])
     close = difflib.get_close_matches(inner.lower(), every, 4)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    hint = f"did you mean {' or '.join(map(repr, close))}? There" if close else "there"
     absent = [each for each, names in known.items() if not names]
     note = f" ({' and '.join(absent)} not installed)" if absent else ""
     raise ValueError(
-        f"no model {name!r}; {hint}There are {', '.join(_OWN)}, torchvision:NAME and "
-        f"timm:NAME{note}"
+        f"no model {name!r}; {hint} are {', '.join(_OWN)}, torchvision:NAME and timm:NAME{note}"
     )
 
 

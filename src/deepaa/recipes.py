@@ -147,8 +147,8 @@ def _plain(data: str | Path) -> str:
 def _unknown(name: str) -> ValueError:
     names = list(dict.fromkeys(recipe.name for recipe in RECIPES.values()))
     close = difflib.get_close_matches(name.lower(), [*names, *RECIPES], 3)
-    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    return ValueError(f"no recipe {name!r}; {hint}There are {', '.join(names)}")
+    hint = f"did you mean {' or '.join(map(repr, close))}? There" if close else "there"
+    return ValueError(f"no recipe {name!r}; {hint} are {', '.join(names)}")
 
 
 # The settings

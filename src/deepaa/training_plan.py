@@ -152,8 +152,10 @@ class Plan:
         """Set up a training and do nothing with it: what is wrong is said before files are made."""
         training = self.material.training(self.model(0), self.policy, self.config, self.device)
         fewest = min(training.batches.sizes) * self.config.copies // distributed.world_size()
+        if fewest > 1:
+            return
         image = self.material.sample().images[:1].to(self.device)
-        if fewest == 1 and not trains_on_one(training.model, image):
+        if not trains_on_one(training.model, image):
             raise ValueError(
                 f"--batch {self.config.batch}: of {self.material.facts()['train_images']:,} images "
                 f"a step of one is left, and the batch norm of {self.model_name} cannot train on "
