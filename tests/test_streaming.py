@@ -268,14 +268,16 @@ def test_fingerprint_follows_names_lengths_and_labels(folder, tmp_path):
 def test_a_sample_depends_on_the_files_alone(folder):
     reference = v2.Compose([v2.Resize(27, BICUBIC), v2.CenterCrop(SIZE), v2.PILToTensor()])
     pictures = [reference(picture) for picture in decoded(folder, "train")]
-    first = streamed(folder).sample(20)
+    first, labels = streamed(folder).sample(20)
     assert first.shape == (20, 3, SIZE, SIZE)
     for options in ({"crop": "centre"}, {"crop": "larger"}, {"seed": 6}, {"workers": 2}):
-        assert torch.equal(streamed(folder, **options).sample(20), first)
+        assert torch.equal(streamed(folder, **options).sample(20)[0], first)
     found = [[torch.equal(image, each) for each in pictures].index(True) for image in first]
     assert len(set(found)) == 20
     assert found != sorted(found)  # not the first class alone
-    assert len(streamed(folder).sample(1000)) == 41
+    assert torch.equal(streamed(folder).labels[found], labels)
+    images, every = streamed(folder).sample(1000)
+    assert len(images) == len(every) == 41
 
 
 # Bad files

@@ -133,10 +133,11 @@ class StreamedImages:
         """What the scan found, to be given as `known` another time; None without one."""
         return None if self.report is None else record(self.report, self.fingerprint)
 
-    def sample(self, count: int) -> Tensor:
-        """Some images uint8 (count, 3, size, size) as an evaluation sees them, or all of fewer.
+    def sample(self, count: int) -> tuple[Tensor, Tensor]:
+        """Some images uint8 (count, 3, size, size) as an evaluation sees them, and their labels.
 
-        The choice depends on nothing but the number of images: neither on the seed nor the crop.
+        All, where there are fewer. The choice depends on nothing but the number of images: neither
+        on the seed nor the crop.
         """
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).tolist()
         chosen = order[:count]
@@ -145,7 +146,7 @@ class StreamedImages:
             if isinstance(view, BadFile):
                 raise self._bad(view)
             views.append(torch.from_numpy(view.copy()).permute(2, 0, 1))
-        return torch.stack(views)
+        return torch.stack(views), self.labels[chosen]
 
     def batches(
         self,

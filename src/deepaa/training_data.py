@@ -150,8 +150,9 @@ class FromDisk:
     def sample(self) -> LabelledImages:
         """Some images as a test sees them, whatever the policy."""
         if self._sample is None:
-            images, names = self.train.sample(SAMPLE), self.train.class_names
-            self._sample = LabelledImages(images, self.train.labels, names, self.name, "")
+            images, labels = self.train.sample(SAMPLE)
+            names = self.train.class_names
+            self._sample = LabelledImages(images, labels, names, self.name, "")
         return self._sample
 
     def levels(self) -> Normalisation:
