@@ -21,6 +21,10 @@ from PIL import Image  # noqa: F401 - so that forks need not
 from deepaa import checkpoint, cli, pipeline, sources  # noqa: F401 - as above
 from deepaa.report import preview, terminal  # noqa: F401 - as above
 
+LAST = ("between layers", "layer 3")
+"""From here on attempts die before a file operation: 18 of them, of 15 to a record and 16 to the
+search's end, cannot miss the end, as an instant may."""
+
 
 def attempt(arguments: list[str], die_at: int = 0) -> int:
     """Start the command in a fork; `die_at` counts renames and flushes to disk."""
@@ -106,21 +110,22 @@ def main(out: Path, arguments: list[str], seed: int = 0) -> None:
         now = (
             ["search", "--resume", str(out), "--checkpoint-seconds", "0"] if resumes else arguments
         )
+        by_itself = True
         if number == 0:
-            pid = attempt(now)
+            pid, by_itself = attempt(now), False
             wait_for(out / "config.json")
             os.kill(pid, signal.SIGKILL)
         elif phase(out) == "export":  # every second file operation from the search's end on
             last += 2
             pid = attempt(now, die_at=last)
-        elif number % 2:
+        elif number % 2 or phase(out) in LAST:
             pid = attempt(now, die_at=chance.randint(1, 18))
         else:
-            pid = attempt(now)
+            pid, by_itself = attempt(now), False
             kill_some_time(pid, out, chance, 0.03)
         if finish(pid):
             killed[phase(out)] += 1
-            by_hand += number % 2 or last > 0
+            by_hand += by_itself
         elif (out / "policy.json").exists():
             break
     sys.stdout.write(json.dumps({"killed": killed, "in_file_operations": by_hand}))

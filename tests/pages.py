@@ -1,16 +1,19 @@
 """The pages of the documentation: their code, and the small world in which it is run.
 
-`python tests/pages.py PAGE` runs the Python of a page, block after block in one namespace, in the
-current folder. It is a program of its own because pages change presets, folders and imports.
+`python tests/pages.py FOLDER PAGE FOLDER PAGE ...` runs the Python of each page in its folder,
+block after block in one namespace. Pages change presets, folders and imports, so each has a process
+of its own: a fork, so that torch is imported once.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,12 +172,39 @@ def run_page(page: Path) -> None:
         if block.language != "python":
             continue
         if (missing := needs(block.code)) is not None:
-            sys.stdout.write(f"left out: line {block.line} needs {missing}\n")
+            sys.stdout.write(f"left out: {page.name}, line {block.line} needs {missing}\n")
             continue
         # empty lines in front, so that a traceback has the line of the page
         code = compile("\n" * (block.line - 1) + block.code, str(page), "exec")
         exec(code, names)
 
 
+def in_fork(folder: Path, page: Path) -> bool:
+    """Whether the Python of a page ran to its end in a process of its own, in `folder`."""
+    pid = os.fork()
+    if pid:
+        return os.waitpid(pid, 0)[1] == 0
+    os.chdir(folder)
+    code = 1
+    try:
+        run_page(page)
+        code = 0
+    except BaseException:
+        sys.stderr.write(f"{page.name}:\n{traceback.format_exc()}")
+    finally:
+        sys.stdout.flush()
+        os._exit(code)
+
+
+def main(words: list[str]) -> int:
+    """Run pages in folders, all of them whatever becomes of one; how many failed."""
+    import torchvision.transforms.v2  # noqa: F401 - before the forks, with torch
+
+    import deepaa.cli  # noqa: F401
+
+    pairs = zip(words[::2], words[1::2], strict=True)
+    return sum([not in_fork(Path(folder), Path(page)) for folder, page in pairs])
+
+
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -489,10 +489,10 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, npz: Path) -> None:
 
 @pytest.mark.slow
 def test_the_demo_finds_something(tmp_path: Path) -> None:
-    policy = find_policy(preset="demo", device="cpu", out=tmp_path / "demo")
+    """All of `make demo` but its third layer, which takes as long as the second."""
+    policy = find_policy(preset="demo", layers=2, device="cpu", out=tmp_path / "demo")
     table = policy.table
-    assert policy.depth == 3
+    assert policy.depth == 2
     assert policy.row_probabilities()[0, table.identity] < 0.5
-    layers = [r for r in read_history(tmp_path / "demo") if r["kind"] == "layer"]
-    assert len(layers) == 3
-    assert layers[-1]["improvement_mean"] > 0
+    first, second = [r for r in read_history(tmp_path / "demo") if r["kind"] == "layer"]
+    assert 0 < first["improvement_mean"] < second["improvement_mean"]
