@@ -1,19 +1,16 @@
 """The pages of the documentation: their code, and the small world in which it is run.
 
-`python tests/pages.py FOLDER PAGE FOLDER PAGE ...` runs the Python of each page in its folder,
-block after block in one namespace. Pages change presets, folders and imports, so each has a process
-of its own: a fork, so that torch is imported once.
+`python tests/pages.py PAGE` runs the Python of a page, block after block in one namespace, in the
+current folder. It is a program of its own because pages change presets, folders and imports.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shlex
 import sys
-import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,32 +176,5 @@ def run_page(page: Path) -> None:
         exec(code, names)
 
 
-def in_fork(folder: Path, page: Path) -> bool:
-    """Whether the Python of a page ran to its end in a process of its own, in `folder`."""
-    pid = os.fork()
-    if pid:
-        return os.waitpid(pid, 0)[1] == 0
-    os.chdir(folder)
-    code = 1
-    try:
-        run_page(page)
-        code = 0
-    except BaseException:
-        sys.stderr.write(f"{page.name}:\n{traceback.format_exc()}")
-    finally:
-        sys.stdout.flush()
-        os._exit(code)
-
-
-def main(words: list[str]) -> int:
-    """Run pages in folders, all of them whatever becomes of one; how many failed."""
-    import torchvision.transforms.v2  # noqa: F401 - before the forks, with torch
-
-    import deepaa.cli  # noqa: F401
-
-    pairs = zip(words[::2], words[1::2], strict=True)
-    return sum([not in_fork(Path(folder), Path(page)) for folder, page in pairs])
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_page(Path(sys.argv[1]))

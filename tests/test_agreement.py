@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from forks import TORCH, Program, as_ranks, in_forks
 
-import deepaa
 from deepaa.agreement import by_all, by_main
 
 
@@ -58,23 +53,13 @@ distributed.shutdown()
 
 
 def test_two_processes_fail_together_and_one_says_why() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    began, processes = time.monotonic(), []
-    for rank in ("0", "1"):
-        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        settings |= {"PYTHONPATH": str(Path(deepaa.__file__).parents[1])}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-c", PROGRAM]
-        processes.append(subprocess.Popen(command, env={**os.environ, **settings}, **pipes))
-    shown = [process.communicate(timeout=90) for process in processes]
+    began = time.monotonic()
+    found = in_forks(as_ranks(Program(code=PROGRAM)), together=True, modules=TORCH)
     assert time.monotonic() - began < 60
     elsewhere = "ElsewhereError process {} failed"
     first, second = elsewhere.format(0), elsewhere.format(1)
     main = ["found 0", "OSError disk 0", "found 0", "OSError disk 0", second]
     main += ["OSError disk 0", second, "found 0"]
     other = ["found None", first, "found 1", first, "OSError disk 1", first, "OSError disk 1"]
-    assert shown[0][0].splitlines() == main, shown
-    assert shown[1][0].splitlines() == [*other, "found 1"], shown
+    assert found[0].stdout.splitlines() == main, found
+    assert found[1].stdout.splitlines() == [*other, "found 1"], found

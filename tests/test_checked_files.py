@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import TORCH, Program, as_ranks, in_forks
 from PIL import Image
 
-import deepaa
 from deepaa import checked_files, scan
 from deepaa.folder import list_images
 from deepaa.image_files import DEFAULT_READING
@@ -175,34 +173,17 @@ def report_from_here(folder: Path) -> None:
 
 
 def test_processes_share_a_scan(folder: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    path = os.pathsep.join([str(Path(deepaa.__file__).parents[1]), str(Path(__file__).parent)])
-    running = []
-    for rank in ("0", "1"):
-        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "PYTHONPATH": path}
-        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        words = [sys.executable, __file__, str(folder)]
-        running.append(
-            subprocess.Popen(
-                words,
-                env={**os.environ, **settings},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    done = [process.communicate(timeout=90) for process in running]
-    assert [process.returncode for process in running] == [0, 0], done
-    found = [json.loads(out) for out, _ in done]
+    program = Program(file=__file__, arguments=(str(folder),))
+    done = in_forks(as_ranks(program), together=True, modules=TORCH)
+    assert [each.returncode for each in done] == [0, 0], done
+    found = [json.loads(each.stdout) for each in done]
     for each in found:
         assert each["decoded"] == [200, 400]  # its half of the files, twice
         assert each["bad"] == ["train/a/200.png", "train/b/007.png"]
         assert each["lengths"] == [398, 398, 398]
     assert found[0]["fingerprint"] == found[1]["fingerprint"] == images(folder).fingerprint
-    assert "2 of 400 files are bad" in done[0][1]
-    assert "files are bad" not in done[1][1]  # said once
+    assert "2 of 400 files are bad" in done[0].stderr
+    assert "files are bad" not in done[1].stderr  # said once
 
 
 def test_the_record_is_what_the_check_takes(folder: Path) -> None:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forks import TORCH, Done, Program, as_ranks, in_forks
 from PIL import Image
 from safetensors.torch import load_file
 
-import deepaa
 from deepaa import cli, scan
 from deepaa.results import read_results
 
@@ -187,21 +183,10 @@ def test_the_scan_can_be_left_out(command: Any, decoded: list[str]) -> None:
     assert (code, "199 images" in out) == (0, True), err
 
 
-def in_two_processes(*arguments: object) -> list[tuple[int, str, str]]:
-    """Exit code, output and errors of each, as torchrun would start them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    running = []
-    for rank in ("0", "1"):
-        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        settings |= {"PYTHONPATH": str(Path(deepaa.__file__).parents[1])}
-        words = [sys.executable, "-m", "deepaa", "train", *map(str, arguments)]
-        pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        running.append(subprocess.Popen(words, env={**os.environ, **settings}, text=True, **pipes))
-    said = [process.communicate(timeout=120) for process in running]
-    return [(p.returncode, out, err) for p, (out, err) in zip(running, said, strict=True)]
+def in_two_processes(*arguments: object) -> list[Done]:
+    """How the command ends in each, as torchrun would start them."""
+    program = Program(module="deepaa", arguments=("train", *map(str, arguments)))
+    return in_forks(as_ranks(program), together=True, modules=TORCH)
 
 
 @pytest.mark.slow

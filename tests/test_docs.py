@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from forks import Program, in_forks
 from pages import OPTIONAL, PAGES, ROOT, blocks, commands, is_commands, make_world
 
 from deepaa.cli import app, run
@@ -93,23 +93,22 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_python_runs(world: Path, tmp_path: Path) -> None:
-    words = []
+    """Each page in a process of its own, because pages change presets, folders and imports."""
+    programs = []
     for number, page in enumerate(PYTHON):
         folder = shutil.copytree(world, tmp_path / str(number))
         if 'out="run"' in page.read_text():  # a page that makes this run, and not one that reads it
             shutil.rmtree(folder / "run")
-        words += [str(folder), str(page)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(ROOT / "tests")])}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/pages.py"), *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    if left_out := re.findall(r"left out: (.*)", done.stdout):
+        own = Program(file=str(ROOT / "tests/pages.py"), arguments=(str(page),), folder=str(folder))
+        programs.append(own)
+    found = in_forks(programs, timeout=600)
+    failed = [
+        f"{page.name}: {done.stderr}"
+        for page, done in zip(PYTHON, found, strict=True)
+        if done.returncode
+    ]
+    assert not failed, "\n".join(failed)
+    if left_out := re.findall(r"left out: (.*)", "".join(done.stdout for done in found)):
         pytest.skip(f"the rest ran; {'; '.join(left_out)}")
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import Program, in_forks
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 SAYS = {
@@ -36,16 +35,13 @@ def test_examples_are_short(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_example_runs(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        cwd=tmp_path,  # an example needs no other file
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(SAYS[path.name], done.stdout, re.DOTALL), done.stdout
-    assert "Traceback" not in done.stderr
+def test_examples_run(tmp_path: Path) -> None:
+    programs = []
+    for path in EXAMPLES:
+        folder = tmp_path / path.stem  # an example needs no other file
+        folder.mkdir()
+        programs.append(Program(file=str(path), folder=str(folder)))
+    for path, done in zip(EXAMPLES, in_forks(programs, timeout=600), strict=True):
+        assert done.returncode == 0, f"{path.name}: {done.stderr}"
+        assert re.search(SAYS[path.name], done.stdout, re.DOTALL), done.stdout
+        assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import TORCH, Program, in_forks
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import every_row, pil_batch, random_uniform
@@ -480,17 +481,12 @@ def test_native_falls_back_without_a_compiler(tmp_path: Path) -> None:
         "d = Policy.uniform(CIFAR, 4).draw(torch.arange(1));"
         "print(native.available(), apply_batch(x, d, CIFAR).sum().item())"
     )
-    results = []
-    for change in ({}, {"CC": "false"}, {"DEEPAA_NATIVE": "0"}, {"CC": "/no/such/compiler"}):
-        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **change}
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        results.append(done.stdout.split())
+    changes = ({}, {"CC": "false"}, {"DEEPAA_NATIVE": "0"}, {"CC": "/no/such/compiler"})
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    programs = [Program(code=code, environment={**cache, **change}) for change in changes]
+    found = in_forks(programs, modules=TORCH)
+    assert not any(done.returncode for done in found), found
+    results = [done.stdout.split() for done in found]
     assert [r[0] for r in results[1:]] == ["False"] * 3
     assert len({r[1] for r in results}) == 1
 

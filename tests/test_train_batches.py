@@ -1,16 +1,13 @@
 """Batches: copies, workers, and the shares of several processes."""
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from blobs import Net, blobs
+from forks import TORCH, Program, as_ranks, in_forks
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -167,23 +164,10 @@ def shared_training(name: str, *, shared: bool) -> Training:
 
 
 def in_two_processes(call: str, *arguments: object) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     code = f"import sys, test_train_batches as t; t.{call}(*sys.argv[1:])"
-    processes = []
-    for rank in ("0", "1"):
-        settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "PYTHONPATH": path}
-        settings |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-c", code, *map(str, arguments)]
-        environment = {**os.environ, **settings}
-        processes.append(
-            subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-        )
-    for process in processes:
-        _, errors = process.communicate(timeout=120)
-        assert process.returncode == 0, errors
+    program = Program(code=code, arguments=tuple(map(str, arguments)))
+    for done in in_forks(as_ranks(program), together=True, modules=TORCH):
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", ["plain", "copies"])
