@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.baselines import SPACES, SpaceName, default_policy
+from deepaa.baselines import SIDES, SPACES, SpaceName, default_policy
 from deepaa.compared import compared_policy
 from deepaa.gate import Check, policy_distance, reproduction_gate
 from deepaa.hidden import hidden_share
@@ -22,8 +22,6 @@ from deepaa.stages import Layers
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
 """Magnitudes are shown on this scale, as in Appendix E of the paper."""
-SIDES: Mapping[SpaceName, int] = {"cifar": 32, "imagenet": 224}
-"""Of the images on which is counted what a policy hides."""
 
 
 class Entry(NamedTuple):
