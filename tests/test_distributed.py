@@ -104,7 +104,7 @@ def exchanges(folder: str) -> None:
 
 def wait_for_a_stop(folder: str) -> None:
     """Steps of unequal length until any rank is signalled; then all leave after the same step."""
-    from deepaa.signals import StopRequest
+    from deepaa.runs.stop import StopRequest
 
     distributed.init("cpu", timeout=30)
     rank = distributed.rank()
@@ -139,7 +139,7 @@ def lose_a_rank(folder: str, how: str, timeout: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    path = os.pathsep.join(filter(None, sys.path))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
@@ -151,7 +151,7 @@ def start() -> Iterator[Any]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        code = f"import sys, test_distributed as t; t.{call}(*sys.argv[1:])"
+        code = f"import sys, tests.test_distributed as t; t.{call}(*sys.argv[1:])"
         for rank in ("0", "1"):
             settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
             address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -171,6 +171,7 @@ def start() -> Iterator[Any]:
         process.communicate()
 
 
+@pytest.mark.slow  # several processes
 def test_exchanges_of_two_processes(tmp_path: Path, start: Any) -> None:
     for process in start("exchanges", tmp_path):
         _, errors = process.communicate(timeout=60)
@@ -191,6 +192,7 @@ def await_files(*paths: Path) -> list[str]:
     return [path.read_text() for path in paths]
 
 
+@pytest.mark.slow  # several processes
 def test_the_signal_of_one_rank_stops_all_at_the_same_step(tmp_path: Path, start: Any) -> None:
     processes = start("wait_for_a_stop", tmp_path)
     await_files(tmp_path / "pid-0", tmp_path / "pid-1")
@@ -203,6 +205,7 @@ def test_the_signal_of_one_rank_stops_all_at_the_same_step(tmp_path: Path, start
 
 
 @pytest.mark.parametrize(("how", "timeout", "limit"), [("dies", 60, 30), ("hangs", 2, 20)])
+@pytest.mark.slow  # several processes
 def test_a_lost_rank_does_not_hang_the_others(
     tmp_path: Path, start: Any, how: str, timeout: int, limit: float
 ) -> None:
@@ -214,10 +217,11 @@ def test_a_lost_rank_does_not_hang_the_others(
     assert seconds < limit
 
 
+@pytest.mark.slow  # several processes
 def test_ctrl_c_under_torchrun_lets_every_rank_save(tmp_path: Path) -> None:
     """The terminal signals the whole group, and torchrun passes it on: ranks get it twice."""
     script = tmp_path / "work.py"
-    script.write_text("import sys, test_distributed as t\nt.wait_for_a_stop(sys.argv[1])\n")
+    script.write_text("import sys, tests.test_distributed as t\nt.wait_for_a_stop(sys.argv[1])\n")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     group = subprocess.Popen(
         [sys.executable, *command, script, tmp_path],

@@ -8,17 +8,21 @@ are the search spaces of the paper.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deepaa.ops import Draw, apply_batch, apply_pil
-    from deepaa.pipeline import find_policy
-    from deepaa.policy import Chains, Layers, Policy
-    from deepaa.policy_file import PolicyFileError, load_policy
-    from deepaa.search import Search
-    from deepaa.search_config import SearchConfig
-    from deepaa.space import CIFAR, IMAGENET, Operation, Space, Transformation
+    from deepaa.ops import (
+        CIFAR,
+        IMAGENET,
+        Draw,
+        Operation,
+        Space,
+        Transformation,
+        apply_batch,
+        apply_pil,
+    )
+    from deepaa.policy import Chains, Layers, Policy, PolicyFileError, load_policy
+    from deepaa.search import Search, SearchConfig, find_policy
     from deepaa.transforms import AugmentedDataset, DeepAutoAugment
 
 __all__ = [
@@ -43,20 +47,22 @@ __all__ = [
     "load_policy",
 ]
 
-try:
-    __version__ = version("deepaa")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "0+unknown"
+__version__ = "0.2.0"  # the only place: pyproject.toml reads it from here
 
 # Names are imported when they are first used: torch takes seconds, and `deepaa --help` needs none.
 _HOMES = {
-    "deepaa.ops": ("Draw", "apply_batch", "apply_pil"),
-    "deepaa.pipeline": ("find_policy",),
-    "deepaa.policy": ("Chains", "Layers", "Policy"),
-    "deepaa.policy_file": ("PolicyFileError", "load_policy"),
-    "deepaa.search": ("Search",),
-    "deepaa.search_config": ("SearchConfig",),
-    "deepaa.space": ("CIFAR", "IMAGENET", "Operation", "Space", "Transformation"),
+    "deepaa.ops": (
+        "CIFAR",
+        "IMAGENET",
+        "Draw",
+        "Operation",
+        "Space",
+        "Transformation",
+        "apply_batch",
+        "apply_pil",
+    ),
+    "deepaa.policy": ("Chains", "Layers", "Policy", "PolicyFileError", "load_policy"),
+    "deepaa.search": ("Search", "SearchConfig", "find_policy"),
     "deepaa.transforms": ("AugmentedDataset", "DeepAutoAugment"),
 }
 

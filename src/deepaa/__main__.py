@@ -1,6 +1,6 @@
 """`python -m deepaa`: the command line."""
 
-from deepaa.cli import main
+from deepaa.cli.app import main
 
 if __name__ == "__main__":
     main()

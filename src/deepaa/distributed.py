@@ -1,5 +1,6 @@
-"""Several processes at one step, started by torchrun; with one process nothing is exchanged.
+"""Several processes that share the work of each step, started by torchrun.
 
+With one process nothing is exchanged.
 `init()` reads torchrun's environment variables. Flags travel over gloo on the CPU, so they never
 wait for a GPU; tensors travel over the backend of their device.
 """
@@ -9,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -46,7 +47,7 @@ def init(device: str = "auto", *, timeout: float = TIMEOUT) -> torch.device:
         # imported later, while the group exists, it keeps gloo's threads alive at exit
         importlib.import_module("torch._dynamo")
         backends = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
-        with _explained():
+        with _clear_errors():
             dist.init_process_group(backends, timeout=timedelta(seconds=timeout))
     return chosen
 
@@ -84,7 +85,7 @@ def is_main() -> bool:
 
 
 def share(n: int, rank: int, world: int) -> range:
-    """The images of a step, of `n`, that process `rank` of `world` works on.
+    """The numbers, of 0 to n - 1, of the images that process `rank` of `world` works on.
 
     Shares are neighbours and differ by one image at most, the first being larger; joined by rank
     they are 0 to n - 1 in order.
@@ -119,7 +120,7 @@ def all_gather_rows(tensor: Tensor, counts: int | Sequence[int]) -> Tensor:
     padded[: len(tensor)] = tensor.detach()
     parts = [torch.empty_like(padded) for _ in counts]
     if longest:
-        with _explained():
+        with _clear_errors():
             dist.all_gather(parts, padded)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
@@ -129,17 +130,17 @@ def any_rank(flag: bool) -> bool:
     if world_size() == 1:
         return flag
     raised = torch.tensor(int(flag))
-    with _explained():
+    with _clear_errors():
         dist.all_reduce(raised, op=dist.ReduceOp.MAX)
     return bool(raised)
 
 
-def from_main(value: T) -> T:
-    """What the main process gives here, in every process; for one process its own value."""
+def broadcast(value: T) -> T:
+    """The value that the main process gives, in every process."""
     if world_size() == 1:
         return value
     box = [value]
-    with _explained():
+    with _clear_errors():
         dist.broadcast_object_list(box, src=0)
     return box[0]
 
@@ -156,8 +157,8 @@ def shutdown() -> None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Errors of an exchange, with what they mean."""
+def _clear_errors() -> Iterator[None]:
+    """Raise errors of an exchange as one line that says what they mean."""
     try:
         yield
     except RuntimeError as error:  # torch raises one of its subclasses, by backend
@@ -166,3 +167,45 @@ def _explained() -> Iterator[None]:
             f"process {os.environ.get('RANK', '0')}: another process has ended or does not answer "
             f"({reason})"
         ) from error
+
+
+# Rank-consistent errors: a process that fails alone would leave the others waiting for it, so all
+# of them fail together, and the first one that failed says why.
+
+
+class OtherRankError(ValueError):
+    """Another process failed, and says why."""
+
+
+def run_on_main(work: Callable[[], T]) -> T | None:
+    """What `work` gives in the main process, None in the others; its error is raised in all."""
+    return _raise_together(work if is_main() else lambda: None)
+
+
+def run_on_all(work: Callable[[], T]) -> T:
+    """What `work` gives here; if it fails in any process it fails in all, and the first says why.
+
+    `work` may call `run_on_main`, whose errors are raised in all processes already.
+    """
+    return _raise_together(work)
+
+
+def _raise_together(work: Callable[[], T]) -> T:
+    """What `work` gives, after every process has done its own; raises if any has failed."""
+    problem = None
+    try:
+        found = work()
+    except Exception as error:
+        if world_size() == 1 or getattr(error, "_raised_in_all", False):
+            raise
+        problem = error
+    if world_size() == 1:
+        return found
+    flags = all_gather_rows(torch.tensor([int(problem is not None)]), world_size()).tolist()
+    if not any(flags):
+        return found
+    first = flags.index(1)
+    if problem is None or rank() != first:
+        problem = OtherRankError(f"process {first} failed")
+    problem._raised_in_all = True  # type: ignore[attr-defined]
+    raise problem

@@ -1,14 +1,18 @@
-"""A policy as a pipeline of another library: `export_policy`."""
+"""Policies as pipelines of other libraries: albumentations, kornia and torchvision.
+
+Here belongs what writes files that run without this package. `kornia.py` and `torchvision.py` are
+templates of such files; they are read, and never imported.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
-from deepaa.export import albumentations, kornia, torchvision
-from deepaa.export.shared import LEAST, Kept, kept_rows
+from deepaa.export import albumentations
+from deepaa.export.shared import LEAST, Kept, filled_template, kept_rows
 from deepaa.policy import Policy
-from deepaa.run_files import write_file
+from deepaa.runs import write_file
 
 __all__ = ["LEAST", "TARGETS", "Exported", "export_policy", "pipeline_source"]
 
@@ -27,8 +31,8 @@ class Exported(NamedTuple):
     """Transformations of at most `LEAST` that are missing."""
     lost: float
     """The largest probability that a layer lost by that."""
-    unsaid: tuple[str, ...]
-    """Where pixels differ, of files that cannot say it; a Python file says it itself."""
+    differences: tuple[str, ...]
+    """Where pixels differ, for a file without comments; a Python file says it itself."""
 
 
 def export_policy(
@@ -53,13 +57,13 @@ def export_policy(
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
-    unsaid: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     if ending == ".py":
         write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
     else:
         albumentations.save(kept, path, size)
-        unsaid = tuple(albumentations.differences(kept, size))
-    return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, unsaid)
+        differences = tuple(albumentations.differences(kept, size))
+    return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, differences)
 
 
 def pipeline_source(
@@ -79,4 +83,4 @@ def _source(kept: Kept, target: str, module: str, size: int | None) -> str:
     module = module if module.isidentifier() else "pipeline"
     if target == "albumentations":
         return albumentations.source(kept, module, size)
-    return {"kornia": kornia.source, "torchvision": torchvision.source}[target](kept, module)
+    return filled_template(kept, target, module)

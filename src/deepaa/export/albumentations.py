@@ -5,15 +5,15 @@ Only transforms of the library are used, so that its JSON and YAML load without 
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepaa.builtin import PIXEL
 from deepaa.export.measured import WITHOUT_SIZE
-from deepaa.export.shared import Kept, difference_lines, header, library, literal
-from deepaa.space import Row
+from deepaa.export.shared import Kept, difference_lines, header, literal
+from deepaa.ops import PIXEL, Row
 
 LIBRARY = "albumentations"
 USE = """\
@@ -56,7 +56,12 @@ def _way(size: int | None) -> str:
 
 def save(kept: Kept, path: Path, size: int | None) -> None:
     """Write the pipeline as albumentations' own JSON or YAML."""
-    module = library(LIBRARY)
+    try:
+        module = importlib.import_module(LIBRARY)
+    except ImportError as error:
+        raise ValueError(
+            f"{LIBRARY} cannot be imported ({error}); install it, or write a .py file"
+        ) from error
     kind = "json" if path.suffix.lower() == ".json" else "yaml"
     layers = [built(call, module) for call in _layers(kept, size)]
     module.save(module.Compose(layers), path, data_format=kind)
@@ -92,10 +97,6 @@ NEAREST, CUBIC, BLACK = 0, 2, 0
 def call(row: Row, size: int | None) -> Call:
     """The transform of the library that is nearest to a transformation."""
     return _CALLS[row.operation.name](row.magnitude, size, dict(row.operation.options))
-
-
-def _same(m: Any, size: int | None, options: dict[str, Any]) -> Call:
-    return Call("NoOp")
 
 
 def _plain(name: str, **arguments: Any) -> Callable[..., Call]:
@@ -134,8 +135,7 @@ def _move(axis: str, share: float, size: int | None, pixels: int) -> dict[str, A
 
 
 def _rotate(m: float, size: int | None, options: dict[str, Any]) -> Call:
-    fixed = {"interpolation": NEAREST, "border_mode": BLACK, "fill": options["fill"]}
-    return Call("Rotate", {"limit": (m, m), **fixed})
+    return _affine(options["fill"], limit=(m, m))._replace(name="Rotate")
 
 
 def _solarize(m: float, size: int | None, options: dict[str, Any]) -> Call:
@@ -211,7 +211,7 @@ def _resized_crop(m: None, size: int | None, options: dict[str, Any]) -> Call:
 
 
 _CALLS: Mapping[str, Callable[..., Call]] = {
-    "identity": _same,
+    "identity": _plain("NoOp"),
     "shear_x": _shear("x"),
     "shear_y": _shear("y"),
     "translate_x": _translate("x"),

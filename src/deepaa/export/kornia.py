@@ -1,20 +1,220 @@
-"""Export to kornia: a Python file with a module for float batches, one draw per image."""
+"""The code of an export to kornia: `deepaa convert --to kornia` fills in policy and docstring.
+
+from {module} import augment
+
+augment.to(images.device)
+images = augment(images)  # float (N, C, H, W) in [0, 1]: one draw per image
+
+`augment` is an nn.Module without parameters; its tables move with it to another device.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
+from typing import Any
 
-from deepaa.export.shared import Kept, filled_template, header
+import torch
+from kornia import enhance
+from kornia.geometry import transform as geometry
+from torch import Tensor, nn
 
-LIBRARY = "kornia"
-TEMPLATE = Path(__file__).with_name("kornia_pipeline.py")
-USE = """\
-    from {module} import augment
+# the policy: begin
+# ruff: noqa: D102, D103, D107 - the functions are named after what they do
+OPERATIONS: dict[str, tuple[str, dict[str, Any]]] = {"identity": ("identity", {})}
+LAYERS: list[dict[str, dict[float | None, float]]] = [{"identity": {None: 1.0}}]
+# the policy: end
 
-    augment.to(images.device)
-    images = augment(images)  # float (N, C, H, W) in [0, 1]: one draw per image"""
+UNIFORMS = 22
+"""Random numbers in [0, 1) that an operation may use per image."""
 
 
-def source(kept: Kept, module: str) -> str:
-    """The pipeline as a Python file that needs nothing but torch and kornia."""
-    return filled_template(TEMPLATE, kept, header(kept, LIBRARY, USE.format(module=module)))
+def colour(images: Tensor, fill: Any) -> Tensor:
+    """The fill value of each channel, (C, 1, 1) in [0, 1]; a colour becomes its luma on grey."""
+    channels, values = images.shape[1], fill if isinstance(fill, tuple) else (fill,)
+    if len(values) == 3 and channels != 3:
+        values = (round(0.299 * values[0] + 0.587 * values[1] + 0.114 * values[2]),)
+    values = values * channels if len(values) == 1 else values
+    return torch.tensor(values, dtype=images.dtype, device=images.device).view(-1, 1, 1) / 255
+
+
+def warp(images: Tensor, fill: Any, rows: list[Any]) -> Tensor:
+    """The images under the matrix [[a, b, c], [d, e, f]], from source to result, in pixels."""
+    one = torch.ones(len(images), dtype=images.dtype, device=images.device)
+    matrix = torch.stack([one * value for value in rows], 1).view(-1, 2, 3)
+    paint = colour(images, fill)  # outside the image there are zeros, so fill is made zero
+    size = (images.shape[2], images.shape[3])
+    return geometry.warp_affine(images - paint, matrix, size, mode="nearest") + paint
+
+
+# One function per operation: images, magnitudes (N,), random numbers (N, U), options
+
+
+def identity(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return x
+
+
+def shear_x(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
+    return warp(x, fill, [1, -m, -m / 2, 0, 1, 0])
+
+
+def shear_y(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
+    return warp(x, fill, [1, 0, 0, -m, 1, -m / 2])
+
+
+def translate_x(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
+    return warp(x, fill, [1, 0, -(m * x.shape[3] + 0.5).floor(), 0, 1, 0])
+
+
+def translate_y(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
+    return warp(x, fill, [1, 0, 0, 0, 1, -(m * x.shape[2] + 0.5).floor()])
+
+
+def rotate(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
+    paint = colour(x, fill)
+    return geometry.rotate(x - paint, m, mode="nearest") + paint
+
+
+def auto_contrast(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    flat = x.amax((2, 3), keepdim=True) == x.amin((2, 3), keepdim=True)
+    return torch.where(flat, x, enhance.normalize_min_max(x))
+
+
+def invert(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.invert(x)
+
+
+def equalize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.equalize(x)
+
+
+def solarize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.solarize(x, (m - 0.01) / 255)  # so that rounding cannot pass a whole threshold
+
+
+def posterize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.posterize(x, m.long().clamp(0, 8))
+
+
+def contrast(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.adjust_contrast_with_mean_subtraction(x, m)
+
+
+def color(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.adjust_saturation_with_gray_subtraction(x, m)
+
+
+def brightness(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.adjust_brightness_accumulative(x, m)
+
+
+def sharpness(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return enhance.sharpness(x, m)
+
+
+def flip(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
+    return torch.where((u[:, 0] >= 0.5).view(-1, 1, 1, 1), geometry.hflip(x), x)
+
+
+def cut(u: Tensor, length: int, side: Tensor, central: Any, whole: Tensor) -> Tensor:
+    """(N, length) whether a pixel of one axis is cut; the centre is drawn from `central`.
+
+    `whole` keeps the side where the square crosses the first border.
+    """
+    if central == "pixel":
+        first = (u * length).floor() - (side.floor() / 2).floor()
+        last = first + side.floor() - 1
+    else:
+        span = length if central is None else min(length, central)
+        begin = (length - span) / 2 + u * span - side / 2
+        first = begin.clamp(min=0).floor()
+        last = torch.where(whole, first, begin) + side  # it counts: 16 pixels become 17
+        last = last.floor()
+    place = torch.arange(length, device=u.device)
+    return (place >= first[:, None]) & (place <= last[:, None])
+
+
+def cutout(
+    x: Tensor, m: Tensor, u: Tensor, *, size: int, fill: Any, central: Any, min_side: int
+) -> Tensor:
+    height, width = x.shape[2:]
+    side = torch.where(m.isnan(), float(size), m * width)
+    whole = ~m.isnan()
+    columns = cut(u[:, 0], width, side, central, whole)
+    lines = cut(u[:, 1], height, side, central, whole)
+    inside = columns[:, None, None, :] & lines[:, None, :, None] & (side > 0).view(-1, 1, 1, 1)
+    return x if min(height, width) < min_side else torch.where(inside, colour(x, fill), x)
+
+
+def crop(x: Tensor, m: Tensor, u: Tensor, *, pad: int, fill: Any) -> Tensor:
+    move = pad - (u[:, :2] * (2 * pad + 1)).floor()
+    return warp(x, fill, [1, 0, move[:, 0], 0, 1, move[:, 1]])
+
+
+def crop_boxes(u: Tensor, height: int, width: int, scale: Any, ratio: Any) -> Tensor:
+    """(N, 4) left, top, width, height: the first of ten boxes that fits, else a central one."""
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * u[:, 2:22:2])
+    shape = (low + (high - low) * u[:, 3:22:2]).exp()
+    w, h = (area * shape).sqrt().round(), (area / shape).sqrt().round()
+    fits = (w > 0) & (w <= width) & (h > 0) & (h <= height)
+    first = fits.int().argmax(1, keepdim=True)  # the first of equal ones
+    w, h = w.gather(1, first)[:, 0], h.gather(1, first)[:, 0]
+    x, y = (u[:, 0] * (width - w + 1)).floor(), (u[:, 1] * (height - h + 1)).floor()
+    wide, tall = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
+    centre = torch.tensor([(width - wide) // 2, (height - tall) // 2, wide, tall]).to(u)
+    return torch.where(fits.any(1, keepdim=True), torch.stack([x, y, w, h], 1), centre)
+
+
+def resized_crop(x: Tensor, m: Tensor, u: Tensor, *, scale: Any, ratio: Any) -> Tensor:
+    height, width = x.shape[2:]
+    left, top, w, h = crop_boxes(u, height, width, scale, ratio).to(x).unbind(1)
+    # pixel areas are matched, not pixel centres, as image libraries do when they resize
+    a, d, zero = width / w, height / h, torch.zeros_like(w)
+    rows = [a, zero, -a * (left - 0.5) - 0.5, zero, d, -d * (top - 0.5) - 0.5]
+    matrix, size = torch.stack(rows, 1).view(-1, 2, 3), (height, width)
+    out = geometry.warp_affine(x, matrix, size, mode="bicubic", padding_mode="border")
+    return out.clamp(0, 1)
+
+
+class Augment(nn.Module):
+    """The policy for float images (N, C, H, W) in [0, 1], on any device: one draw per image."""
+
+    probabilities: Tensor
+    kind: Tensor
+    magnitude: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = list(dict.fromkeys((n, m) for t in LAYERS for n, ms in t.items() for m in ms))
+        names = list(OPERATIONS)
+        table = [[layer.get(n, {}).get(m, 0.0) for n, m in self.rows] for layer in LAYERS]
+        self.register_buffer("probabilities", torch.tensor(table, dtype=torch.float32))
+        self.register_buffer("kind", torch.tensor([names.index(name) for name, _ in self.rows]))
+        values = [math.nan if m is None else m for _, m in self.rows]
+        self.register_buffer("magnitude", torch.tensor(values, dtype=torch.float32))
+
+    def choose(self, n: int) -> Tensor:
+        """(n, layers) rows of `self.rows`, one per image and layer."""
+        return torch.multinomial(self.probabilities, n, replacement=True).T
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.ndim != 4 or not images.is_floating_point():
+            shape = tuple(images.shape)
+            raise TypeError(f"expected float (N, C, H, W) in [0, 1], got {images.dtype} {shape}")
+        for rows in self.choose(len(images)).T if len(images) else ():
+            images = self.apply_rows(images, rows)
+        return images
+
+    def apply_rows(self, images: Tensor, rows: Tensor, u: Tensor | None = None) -> Tensor:
+        """Each image under its row, with random numbers (N, UNIFORMS)."""
+        u = torch.rand(len(images), UNIFORMS, device=images.device) if u is None else u
+        out, kinds = images.clone(), self.kind[rows]
+        for i in sorted(set(kinds.tolist())):  # this waits for the device
+            kernel, options = list(OPERATIONS.values())[i]
+            at = (kinds == i).nonzero()[:, 0]
+            magnitude = self.magnitude[rows[at]].to(images.dtype)
+            out[at] = globals()[kernel](images[at], magnitude, u[at], **options)
+        return out
+
+
+augment = Augment()

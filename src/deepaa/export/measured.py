@@ -1,6 +1,7 @@
-"""How far the pixels of each export are from Pillow's, as measured by tests/export_pixels.py.
+"""How far the pixels of each export are from Pillow's.
 
-A test measures again where the versions are the same.
+tests/helpers/export_pixels.py measured it, and a test measures again where the versions are the
+same.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What every export needs: the rows it keeps, what it refuses, and the head of the file."""
+"""What all exports share: the rows that are kept, what is refused, and the text of the file."""
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 import textwrap
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepaa.export.measured import MEASURED, NOTES, SAMPLE, VERSIONS, Difference
-from deepaa.policy import Policy
-from deepaa.space import Row
-from deepaa.stages import Layers
+from deepaa.ops import Row
+from deepaa.policy import Layers, Policy
 
 LEAST = 1e-4
 """Transformations of at most this probability are left out."""
@@ -80,16 +78,6 @@ def _check(row: Row, name: str) -> None:
         )
 
 
-def library(name: str) -> Any:
-    """The library of that name, or one clear line."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ValueError(
-            f"{name} cannot be imported ({error}); install it, or write a .py file"
-        ) from error
-
-
 # Text
 
 
@@ -141,9 +129,15 @@ def _line(name: str, item: Difference) -> str:
     return f"{numbers}: {item.why}" if item.why else numbers
 
 
-def filled_template(template: Path, kept: Kept, head: str) -> str:
-    """The code of a pipeline with the policy and the docstring in their places."""
-    code = template.read_text("utf-8").split('"""', 2)[2]
+def filled_template(kept: Kept, target: str, module: str) -> str:
+    """The module of this package named after the library, with the policy and a new docstring.
+
+    What follows the first line of its own docstring says how the pipeline is used.
+    """
+    template = Path(__file__).with_name(f"{target}.py").read_text("utf-8")
+    _, docstring, code = template.split('"""', 2)
+    use = docstring.partition("\n\n")[2].rstrip().replace("{module}", module)
+    head = header(kept, target, use)
     code = re.sub(r"  # type: ignore\[.*?\]", "", code)
     before, _, rest = code.partition(BEGIN)
     _, _, after = rest.partition(END)

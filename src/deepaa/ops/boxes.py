@@ -1,4 +1,4 @@
-"""Where the random boxes lie: cutout, crop and resized crop, for one image and for many.
+"""The random boxes of cutout, crop and resized crop, computed for one image or for many.
 
 The scalar versions are plain Python; the tensor versions do the same IEEE double arithmetic
 (products, quotients and square roots are correctly rounded everywhere), with logarithms and
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepaa.builtin import PIXEL
+from deepaa.ops.specs import PIXEL
 
 CANDIDATES = 10
 GRID = 4096

@@ -1,4 +1,4 @@
-"""From drawn rows and uniform numbers to integers a pixel kernel can follow.
+"""The translation of drawn rows and uniform numbers into integers that pixel kernels follow.
 
 A `Plan` holds a table's constants for one image size on one device. `resolve` turns a draw into one
 line of six integers per image and layer. Every pixel engine (plain torch, C, Triton) reads these
@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepaa.builtin import PIXEL
-from deepaa.locks import ForkSafeLock
 from deepaa.ops import constants
 from deepaa.ops.boxes import (
     cut_rule,
@@ -26,7 +24,9 @@ from deepaa.ops.boxes import (
     resized_crop_boxes,
     shape_grids,
 )
-from deepaa.space import Row, Table
+from deepaa.ops.locks import ForkSafeLock
+from deepaa.ops.space import Row, Table
+from deepaa.ops.specs import PIXEL
 
 
 class Kind(IntEnum):
@@ -55,7 +55,7 @@ _SIMPLE = {
     "sharpness": Kind.SHARPNESS,
     "resized_crop": Kind.RESIZED_CROP,
 }
-_BLENDS = ("contrast", "color", "brightness", "sharpness")
+BLENDS = ("contrast", "color", "brightness", "sharpness")
 _NO_CUT: list[float] = [0, 0, 0, 0]
 MAX_CROP_SIDE = 2048
 """The weights of resized_crop grow with the square of the side: 100 MB for this one."""
@@ -175,7 +175,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     lines = [[*line, i] for i, (line, _, _) in enumerate(parts)]
     kinds = frozenset(int(line[0]) for line in lines)
     _check_channels(table, kinds, lines, channels)
-    factors = [row.magnitude or 0.0 if row.operation.name in _BLENDS else 0.0 for row in table.rows]
+    factors = [row.magnitude or 0.0 if row.operation.name in BLENDS else 0.0 for row in table.rows]
     fills = [
         constants.fill_for(row.operation.options.get("fill", 0), channels)
         if not row.operation.is_custom

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from deepaa.results import SeedResult, summary
+from deepaa.policy import PolicyRef, parse_policy_ref
+from deepaa.train import SeedResult, summary
 
 
 class AccuracyRow(NamedTuple):
@@ -21,7 +21,6 @@ class AccuracyRow(NamedTuple):
     mean: float
     half_width: float | None
     """Of the 95 % confidence interval of the mean; None for one seed."""
-
     differs: str = ""
     """Settings in which trainings that look alike differ: `weight_decay 0.001`."""
 
@@ -29,6 +28,14 @@ class AccuracyRow(NamedTuple):
     def setting(self) -> tuple[str, str, int, str]:
         """Only rows with equal settings can be compared."""
         return (self.data, self.model, self.epochs, self.differs)
+
+
+class DepthAccuracy(NamedTuple):
+    """One method's accuracy by the number of its layers."""
+
+    method: str
+    points: tuple[AccuracyRow, ...]
+    """By rising depth."""
 
 
 Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
@@ -62,8 +69,9 @@ def accuracy_row(seeds: Sequence[SeedResult], facts: Mapping[str, Any]) -> Accur
     """The row of one results.json."""
     policy = facts.get("policy", {})
     found = summary([result.accuracy for result in seeds])
+    first = policy.get("first_layers")
     return AccuracyRow(
-        method=_method(policy),
+        method=_ref(policy).label + (f", first {first}" if first else "") + _defaults(policy),
         layers=policy.get("layers", 0),
         data=facts.get("images", {}).get("data", "?"),
         model=facts.get("model", "?"),
@@ -74,39 +82,23 @@ def accuracy_row(seeds: Sequence[SeedResult], facts: Mapping[str, Any]) -> Accur
     )
 
 
-def _method(policy: Mapping[str, Any]) -> str:
-    name = _base(policy) + (f":{p}" if (p := _parameters(policy)) else "")
-    if policy.get("first_layers"):
-        name += f", first {policy['first_layers']}"
-    return name + _defaults(policy)
+def _ref(policy: Mapping[str, Any]) -> PolicyRef:
+    return parse_policy_ref(str(policy.get("name") or "none"))
 
 
 def _defaults(policy: Mapping[str, Any]) -> str:
     """What was said of the default augmentation; nothing leaves it to the policy."""
-    texts = {True: ", defaults on", False: ", defaults off", None: ""}
-    return texts[policy.get("defaults")]
+    return {True: ", defaults on", False: ", defaults off", None: ""}[policy.get("defaults")]
 
 
-def _base(policy: Mapping[str, Any]) -> str:
-    """The policy's name without parameters; a file's without folders above the last."""
-    name = str(policy.get("name") or "none")
-    if name.endswith((".json", ".npz")):
-        path = PurePath(name)
-        return str(PurePath(*path.parts[-2:])) if path.name == "policy.json" else path.name
-    return name.partition(":")[0]
-
-
-def _parameters(policy: Mapping[str, Any]) -> str:
-    name = str(policy.get("name") or "none")
-    return "" if name.endswith((".json", ".npz")) else name.partition(":")[2]
-
-
-class DepthAccuracy(NamedTuple):
-    """One method's accuracy by the number of its layers."""
-
-    method: str
-    points: tuple[AccuracyRow, ...]
-    """By rising depth."""
+def accuracy_by_setting(results: Results) -> dict[str, list[AccuracyRow]]:
+    """Trainings on the same images with the same network for as long, together; the best first."""
+    found: dict[str, list[AccuracyRow]] = {}
+    for row in sorted(accuracy_rows(results), key=lambda row: (row.setting, -row.mean)):
+        time = "1 epoch" if row.epochs == 1 else f"{row.epochs} epochs"
+        setting = ", ".join(filter(None, (row.data, row.model, time, row.differs)))
+        found.setdefault(setting, []).append(row)
+    return found
 
 
 def accuracy_by_depth(results: Results) -> tuple[DepthAccuracy, ...]:
@@ -136,17 +128,14 @@ def accuracy_by_depth(results: Results) -> tuple[DepthAccuracy, ...]:
 
 def _family(policy: Mapping[str, Any]) -> str:
     """What policies that differ in their depth alone have in common."""
-    base, parameters = _base(policy), _parameters(policy)
-    if base == "deepta" or not parameters:
-        return base + _defaults(policy)
-    return f"{base}:{parameters}{_defaults(policy)}"
+    ref = _ref(policy)
+    return (str(ref.name) if "layers" in ref.arguments else ref.label) + _defaults(policy)
 
 
 def _own_depth(policy: Mapping[str, Any]) -> int | None:
-    """Layers of the policy itself; None where the count in the file has the defaults in it."""
+    """Layers of the policy itself; None where the count may have the default augmentation in it."""
     if policy.get("first_layers"):
         return int(policy["first_layers"])
-    parameters = _parameters(policy)
-    if _base(policy) == "deepta" and parameters.isdigit():
-        return int(parameters)
+    if (layers := _ref(policy).arguments.get("layers")) is not None:
+        return int(layers)
     return None if policy.get("defaults") else policy.get("layers", 0)

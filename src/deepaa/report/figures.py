@@ -1,33 +1,26 @@
-"""Tables become drawings. What the numbers mean is said by the tables, how it looks here."""
+"""Figures: each function turns one of the tables into a drawing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import cycle, groupby
-from typing import NamedTuple
 
 from deepaa.report.accuracy_tables import AccuracyRow, DepthAccuracy
-from deepaa.report.run_tables import (
-    DepthRow,
-    DroppedLayer,
-    MagnitudeTable,
-    OperationTable,
-    StepCurve,
-)
-from deepaa.report.svg import Dot, Drawing, Line, Mark, Rect, Text, padded, ticks
-from deepaa.report.tables import LayerTable
+from deepaa.report.charts import SMALL, Curve, line_chart, padded, smoothed, ticks
+from deepaa.report.comparison import LEVELS, Bar, Comparison, PolicyBars
+from deepaa.report.policy_tables import LayerTable, MagnitudeTable, OperationRow
+from deepaa.report.search_tables import DepthRow, DroppedLayer, StepCurve
+from deepaa.report.svg import Drawing, Line, Mark, Rect, Text
 
 Style = tuple[str, tuple[float, float] | None]
 CELL, ROW = 38.0, 24.0
 """Of the figure of operations."""
 LABELS = 96.0
+"""Width of the names of operations."""
 FULL = 0.25
 """A magnitude's share that fills the height of its row, unless one is larger."""
 VISIBLE = 0.005
 """Smaller probabilities have no bar."""
-PANEL = (340.0, 220.0)
-SMALL = (170.0, 130.0)
-LEGEND_LINE = 16.0
 DEEPTA: Style = ("second", (5, 3))
 STYLES: tuple[Style, ...] = (
     ("accent", None),
@@ -38,20 +31,28 @@ STYLES: tuple[Style, ...] = (
 """Of other methods in turn; dashes tell them apart without colour."""
 MOST_POINTS = 300
 """Points of a curve; longer ones are thinned."""
+BESIDE = 3
+"""Policies side by side in the figure of a comparison; more go below."""
+BAR, COLUMN, LINE = 150.0, 212.0, 17.0
+"""Of that figure: length of the longest bar, width of a policy, height of an operation."""
 
 
 # Operations and magnitudes
 
 
-def plot_operations(table: OperationTable) -> Drawing:
-    """Rows are operations, columns layers; the length of a bar is the probability."""
+def plot_operations(operations: Sequence[OperationRow], unfinished: int | None = None) -> Drawing:
+    """Rows are operations, columns layers; the length of a bar is the probability.
+
+    Args:
+        unfinished: The layer that is still being searched, which gets a star.
+    """
     marks: list[Mark] = []
-    y = 22.0
-    for layer in range(1, table.layers + 1):
-        label = f"{layer}*" if layer == table.in_work else f"{layer}"
+    y, depth = 22.0, len(operations[0].probabilities)
+    for layer in range(1, depth + 1):
+        label = f"{layer}*" if layer == unfinished else f"{layer}"
         marks.append(Text(_column(layer) + CELL / 2 - 3, 12, label, 11, "ink", "middle", bold=True))
     marks.append(Text(0, 12, "layer", 11))
-    for family, rows in groupby(table.rows, key=lambda row: row.family):
+    for family, rows in groupby(operations, key=lambda row: row.family):
         if family != "nothing":
             y += 8
         for row in rows:
@@ -59,8 +60,8 @@ def plot_operations(table: OperationTable) -> Drawing:
             for layer, p in enumerate(row.probabilities, start=1):
                 marks += _cell(_column(layer), y, p, family, f"layer {layer}: {row.name}")
             y += ROW
-    description = f"Probability of each operation in each of {table.layers} layers."
-    return Drawing("operations", description, _column(table.layers + 1), y + 4, tuple(marks))
+    description = f"Probability of each operation in each of {depth} layers."
+    return Drawing("operations", description, _column(depth + 1), y + 4, tuple(marks))
 
 
 def _column(layer: int) -> float:
@@ -117,212 +118,70 @@ def plot_magnitudes(table: MagnitudeTable) -> Drawing:
 # Curves
 
 
-class Curve(NamedTuple):
-    """Points of one method in a panel."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    colour: str = "accent"
-    dash: tuple[float, float] | None = None
-    is_marked: bool = True
-    """With dots, for few points."""
-    hollow: frozenset[int] = frozenset()
-    """Places of points that stand for something given up."""
-    error: Sequence[float | None] = ()
-    """Half the length of a whisker at each point."""
-    opacity: float = 1.0
-
-
-class Frame(NamedTuple):
-    """Where data lie in a panel."""
-
-    size: tuple[float, float]
-    x: tuple[float, float]
-    y: tuple[float, float]
-    left: float = 46.0
-    top: float = 26.0
-    right: float = 10.0
-    bottom: float = 30.0
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point of the data is drawn."""
-        width = self.size[0] - self.left - self.right
-        height = self.size[1] - self.top - self.bottom
-        across = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1.0)
-        up = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
-        return self.left + across * width, self.top + (1 - up) * height
-
-
-def panel(
-    name: str,
-    title: str,
-    curves: Sequence[Curve],
-    *,
-    x_label: str,
-    y_range: tuple[float, float],
-    x_ticks: Sequence[float] | None = None,
-    size: tuple[float, float] = PANEL,
-    y_text: Callable[[float], str] = lambda value: f"{value:.4g}",
-) -> Drawing:
-    """Curves over one axis, with a legend of those that have a name."""
-    xs = [x for curve in curves for x in curve.x]
-    x_range = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
-    named = [curve for curve in curves if curve.label]
-    legend = _legend(named, size[0])
-    lines = len({mark.y for mark in legend if isinstance(mark, Text)})
-    frame = Frame(size, x_range, y_range, top=26.0 + LEGEND_LINE * lines)
-    marks: list[Mark] = [Text(0, 12, title, 12, "ink", bold=True)]
-    marks += _axes(frame, x_ticks or ticks(*x_range, 3), x_label, y_text)
-    marks += legend
-    for curve in curves:
-        marks += _curve(frame, curve)
-    labels = ", ".join(curve.label for curve in named)
-    description = f"{title} by {x_label}" + (f": {labels}." if labels else ".")
-    return Drawing(name, description, *size, tuple(marks))
-
-
-def _axes(
-    frame: Frame, x_ticks: Sequence[float], x_label: str, y_text: Callable[[float], str]
-) -> list[Mark]:
-    marks: list[Mark] = []
-    for value in ticks(*frame.y, 3 if frame.size[1] < 150 else 4):
-        start, end = frame.at(frame.x[0], value), frame.at(frame.x[1], value)
-        is_zero = value == 0 and frame.y[0] < 0
-        marks.append(Line((start, end), "faint" if is_zero else "grid", 1))
-        marks.append(Text(start[0] - 6, start[1] + 3.5, y_text(value), 10, anchor="end"))
-    bottom = frame.size[1] - frame.bottom
-    for value in x_ticks:
-        x, _ = frame.at(value, frame.y[0])
-        marks.append(Text(x, bottom + 14, f"{value:.4g}", 10, anchor="middle"))
-    marks.append(Text(frame.size[0] - frame.right, bottom + 27, x_label, 10, anchor="end"))
-    return marks
-
-
-def _legend(curves: Sequence[Curve], width: float) -> list[Mark]:
-    marks: list[Mark] = []
-    left, y = 46.0, 26.0
-    x = left
-    for curve in curves:
-        room = 34 + 6.5 * len(curve.label)
-        if x > left and x + room > width:
-            x, y = left, y + LEGEND_LINE
-        marks.append(Line(((x, y), (x + 22, y)), curve.colour, 2, curve.dash))
-        marks.append(_dot(x + 11, y, curve))
-        marks.append(Text(x + 28, y + 4, curve.label, 11, "ink"))
-        x += room + 12
-    return marks
-
-
-def _dot(x: float, y: float, curve: Curve, *, hollow: bool = False, title: str = "") -> Dot:
-    shape = "square" if curve.dash else "circle"
-    return Dot(x, y, 3, curve.colour, shape, hollow, title)  # type: ignore[arg-type]
-
-
-def _curve(frame: Frame, curve: Curve) -> list[Mark]:
-    points = [frame.at(x, y) for x, y in zip(curve.x, curve.y, strict=True)]
-    line = Line(tuple(points), curve.colour, 2 if curve.is_marked else 1.5, curve.dash)
-    marks: list[Mark] = [line._replace(opacity=curve.opacity)]
-    for i, error in enumerate(curve.error):
-        if error is not None:
-            ends = (max(frame.y[0], curve.y[i] - error), min(frame.y[1], curve.y[i] + error))
-            low, high = (frame.at(curve.x[i], end) for end in ends)
-            marks.append(Line((low, high), curve.colour, 1.5))
-    if curve.is_marked:
-        for i, (x, y) in enumerate(points):
-            title = f"{curve.label or 'layer'} {curve.x[i]:g}: {curve.y[i]:.4f}"
-            marks.append(_dot(x, y, curve, hollow=i in curve.hollow, title=title))
-    return marks
-
-
 def plot_steps(curves: Sequence[StepCurve]) -> tuple[Drawing, ...]:
-    """The cosine per step: a small panel for each layer, all on one scale."""
+    """The cosine per step: a small chart for each layer, all on one scale."""
     values = [v for curve in curves for v in curve.similarity]
     y_range = padded(values) if values else (0.0, 1.0)
-    return tuple(_step_panel(c, "similarity", c.similarity, y_range) for c in curves)
+    return tuple(_step_chart(c, "similarity", c.similarity, y_range) for c in curves)
 
 
 def plot_identity_steps(curves: Sequence[StepCurve]) -> tuple[Drawing, ...]:
-    """The probability of identity per step: a small panel for each layer."""
-    return tuple(_step_panel(c, "identity", c.identity, (0.0, 1.0)) for c in curves)
+    """The probability of identity per step: a small chart for each layer."""
+    return tuple(_step_chart(c, "identity", c.identity, (0.0, 1.0)) for c in curves)
 
 
-def _step_panel(
+def _step_chart(
     curve: StepCurve, name: str, values: Sequence[float], y_range: tuple[float, float]
 ) -> Drawing:
     every = -(-len(values) // MOST_POINTS)
     places = sorted({*range(0, len(values), every), len(values) - 1})
     x, y = [curve.steps[i] for i in places], [values[i] for i in places]
-    shown = [Curve("", x, y, is_marked=False, opacity=0.35)]
-    shown.append(Curve("", x, smoothed(y), is_marked=False))
-    return panel(
-        f"{name}-layer-{curve.layer}",
-        f"layer {curve.layer}",
-        shown if name == "similarity" else [Curve("", x, y, is_marked=False)],
-        x_label="step",
-        x_ticks=sorted({x[0], x[-1]}),
-        y_range=y_range,
-        size=SMALL,
-    )
+    shown = [Curve("", x, y, is_marked=False)]
+    if name == "similarity":  # jumps, since steps see different images
+        shown = [shown[0]._replace(opacity=0.35), shown[0]._replace(y=smoothed(y))]
+    title = f"layer {curve.layer}"
+    ends = sorted({x[0], x[-1]})
+    return line_chart(f"{name}-layer-{curve.layer}", title, shown, "step", y_range, ends, SMALL)
 
 
-def smoothed(values: Sequence[float], window: int = 9) -> list[float]:
-    """Means over up to `window` neighbours, fewer at the ends."""
-    half = window // 2
-    parts = (values[max(0, i - half) : i + half + 1] for i in range(len(values)))
-    return [sum(part) / len(part) for part in parts]
-
-
-def plot_depth_mean(rows: Sequence[DepthRow]) -> Drawing:
-    """Mean improvement of the similarity by depth, beside DeepTA."""
-    found, deepta = [r.mean for r in rows], [r.deepta_mean for r in rows]
-    return _depth_panel("depth-mean", "Mean improvement of the cosine", rows, found, deepta)
-
-
-def plot_depth_deviation(rows: Sequence[DepthRow]) -> Drawing:
-    """Standard deviation of the improvement over images by depth, beside DeepTA."""
-    found, deepta = [r.deviation for r in rows], [r.deepta_deviation for r in rows]
-    return _depth_panel(
-        "depth-deviation", "Its standard deviation over images", rows, found, deepta
-    )
-
-
-def _depth_panel(
-    name: str, title: str, rows: Sequence[DepthRow], found: list[float], deepta: list[float]
-) -> Drawing:
+def plot_depth(rows: Sequence[DepthRow]) -> tuple[Drawing, Drawing]:
+    """Mean and standard deviation of the improvement by depth, beside DeepTA's."""
     layers = [row.layer for row in rows]
     dropped = frozenset(i for i, row in enumerate(rows) if not row.kept)
-    curves = [
-        Curve("found policy", layers, found, hollow=dropped),
-        Curve("DeepTA", layers, deepta, "second", (5, 3)),
-    ]
-    y_range = (min(0.0, padded(found + deepta)[0]), padded(found + deepta)[1])
-    return panel(name, title, curves, x_label="layers", y_range=y_range, x_ticks=layers)
+
+    def chart(name: str, title: str, found: list[float], deepta: list[float]) -> Drawing:
+        low, high = padded(found + deepta)
+        curves = [
+            Curve("found policy", layers, found, hollow=dropped),
+            Curve("DeepTA", layers, deepta, *DEEPTA),
+        ]
+        return line_chart(f"depth-{name}", title, curves, "layers", (min(0.0, low), high), layers)
+
+    means = [row.mean for row in rows], [row.deepta_mean for row in rows]
+    deviations = [row.deviation for row in rows], [row.deepta_deviation for row in rows]
+    return (
+        chart("mean", "Mean improvement of the cosine", *means),
+        chart("deviation", "Its standard deviation over images", *deviations),
+    )
 
 
 def plot_accuracy_by_depth(series: Sequence[DepthAccuracy]) -> Drawing:
     """Accuracy by depth, with 95 % intervals."""
-    curves = []
     styles = cycle(STYLES)
-    for one in series:
-        style = DEEPTA if one.method.startswith("deepta") else next(styles)
-        curves.append(
-            Curve(
-                one.method,
-                [row.layers for row in one.points],
-                [100 * row.mean for row in one.points],
-                *style,
-                error=[_percent_or_none(row.half_width) for row in one.points],
-            )
+    curves = [
+        Curve(
+            one.method,
+            [row.layers for row in one.points],
+            [100 * row.mean for row in one.points],
+            *(DEEPTA if one.method.startswith("deepta") else next(styles)),
+            error=[None if r.half_width is None else 100 * r.half_width for r in one.points],
         )
+        for one in series
+    ]
     depths = sorted({row.layers for one in series for row in one.points})
     low, high = padded([end for one in series for row in one.points for end in _interval(row)])
-    how = {"x_label": "layers", "x_ticks": depths, "y_range": (max(0.0, low), min(100.0, high))}
-    return panel("depth-accuracy", "Accuracy, %", curves, **how)  # type: ignore[arg-type]
-
-
-def _percent_or_none(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+    y_range = (max(0.0, low), min(100.0, high))
+    return line_chart("depth-accuracy", "Accuracy, %", curves, "layers", y_range, depths)
 
 
 def plot_uncertainty(
@@ -333,14 +192,12 @@ def plot_uncertainty(
     numbers = [layer.layer for layer in ends]
     entropy = [layer.entropy for layer in ends]
     top = max(1.0, max(entropy, default=0.0) * 1.08)
-    identity = [100 * layer.identity for layer in ends]
     hollow = frozenset({len(layers)} if dropped else ())
-    first = [Curve("", numbers, entropy, hollow=hollow)]
-    second = [Curve("", numbers, identity, hollow=hollow)]
-    how = {"x_label": "layer", "x_ticks": numbers}
+    first = Curve("", numbers, entropy, hollow=hollow)
+    second = first._replace(y=[100 * layer.identity for layer in ends])
     return (
-        panel("entropy", "Entropy, bits", first, y_range=(0.0, top), **how),  # type: ignore[arg-type]
-        panel("identity", "Identity, % of draws", second, y_range=(0.0, 100.0), **how),  # type: ignore[arg-type]
+        line_chart("entropy", "Entropy, bits", [first], "layer", (0.0, top), numbers),
+        line_chart("identity", "Identity, % of draws", [second], "layer", (0.0, 100.0), numbers),
     )
 
 
@@ -388,3 +245,93 @@ def _bar(row: AccuracyRow, y: float, low: float, scale: float) -> list[Mark]:
     for x in (start, end):
         marks.append(Line(((x, middle - 4), (x, middle + 4)), "ink", 1.5))
     return marks
+
+
+# Policies compared
+
+
+def plot_comparison(found: Comparison) -> Drawing:
+    """A bar per operation and policy, coloured by magnitude (Appendix E of the paper)."""
+    operations = len(found.policies[0].bars)
+    most = max((bar.total for policy in found.policies for bar in policy.bars), default=1.0)
+    scale = BAR / (most or 1.0)
+    columns = min(BESIDE, len(found.policies))
+    width = LABELS + columns * COLUMN
+    marks: list[Mark] = _key(found)
+    tall = operations * LINE + 66
+    for i, policy in enumerate(found.policies):
+        x, y = LABELS + i % columns * COLUMN, 38 + i // columns * tall
+        if not i % columns:
+            rows = enumerate(policy.bars)
+            marks += [Text(0, y + 46 + j * LINE, bar.operation, 12, "ink") for j, bar in rows]
+            marks.append(Text(0, y + 48 + operations * LINE, "uses per image", 10))
+        marks += _policy_bars(policy, x, y, scale, most)
+    names = ", ".join(policy.label for policy in found.policies)
+    description = f"Cumulative probability of each operation for {names}."
+    height = 38 + -(-len(found.policies) // columns) * tall
+    return Drawing("comparison", description, width, height, tuple(marks))
+
+
+def _key(found: Comparison) -> list[Mark]:
+    """What the colours mean: magnitudes from lowest to highest, none, default augmentation."""
+    marks: list[Mark] = [Text(0, 12, "magnitude", 11)]
+    x = LABELS
+    for i, level in enumerate(LEVELS):
+        marks += [Rect(x, 2, 16, 12, f"level-{i}"), _outline(x, 2, 16, 12)]
+        if level % 5 == 0:
+            marks.append(Text(x + 8, 26, f"{level}", 10, anchor="middle"))
+        x += 16
+    marks += [Rect(x + 24, 2, 16, 12, "nothing"), Text(x + 45, 12, "no magnitude", 11)]
+    if any(policy.defaults for policy in found.policies):
+        marks += [*_hatched(x + 140, 2, 16, 12), Text(x + 161, 12, "default augmentation", 11)]
+    return marks
+
+
+def _policy_bars(
+    policy: PolicyBars, x: float, y: float, scale: float, most: float
+) -> Iterable[Mark]:
+    """The column of a policy: its name, an axis, and a bar with a number for each operation."""
+    label = policy.label if len(policy.label) <= 28 else f"...{policy.label[-25:]}"
+    yield Text(x, y + 12, label, 12, "ink", bold=True)
+    yield Text(x, y + 27, policy.size, 10)
+    top, bottom = y + 34, y + 36 + len(policy.bars) * LINE
+    for value in ticks(0, most, 3):
+        yield Line(((x + value * scale, top), (x + value * scale, bottom)), "grid", 1)
+        yield Text(x + value * scale, bottom + 12, f"{value:g}", 10, anchor="middle")
+    for i, bar in enumerate(policy.bars):
+        yield from _stacked(bar, x, top + 3 + i * LINE, scale)
+        number = f"{bar.total:.2f}" if bar.total >= 0.005 else "·"
+        colour = "ink" if bar.total >= 0.1 else "faint"
+        yield Text(x + BAR + 34, top + 12 + i * LINE, number, 10, colour, "end")
+
+
+def _stacked(bar: Bar, x: float, y: float, scale: float) -> Iterable[Mark]:
+    parts = [
+        (p, f"level-{i}", f"{bar.operation}, magnitude {level} of -5 to 5: {p:.3f}")
+        for i, (level, p) in enumerate(zip(LEVELS, bar.levels, strict=True))
+    ]
+    parts.append((bar.plain, "nothing", f"{bar.operation}: {bar.plain:.3f}"))
+    start = x
+    for p, colour, title in parts:
+        if p > 0:
+            yield Rect(x, y, p * scale, LINE - 6, colour, 1.0, title)
+            x += p * scale
+    if bar.default:
+        yield from _hatched(x, y, bar.default * scale, LINE - 6)
+        x += bar.default * scale
+    if x > start:
+        yield _outline(start, y, x - start, LINE - 6)
+
+
+def _outline(x: float, y: float, width: float, height: float) -> Line:
+    right, low = x + width, y + height
+    return Line(((x, y), (right, y), (right, low), (x, low), (x, y)), "faint", 0.5)
+
+
+def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
+    """A box with slanted lines across, for what is not the policy's own."""
+    yield _outline(x, y, width, height)
+    yield from (
+        Line(((left, y + height), (left + height / 2, y)), "faint", 0.75)
+        for left in (x + 5.0 * i for i in range(int((width - height / 2) / 5) + 1))
+    )

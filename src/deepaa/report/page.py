@@ -1,39 +1,41 @@
-"""The page: everything known about a policy and its search in one HTML file."""
+"""Pages: everything known about a policy and its search, or a comparison, in one HTML file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from PIL.Image import Image
+
 from deepaa.policy import Policy
 from deepaa.report import figures as draw
-from deepaa.report import page_tables as show
-from deepaa.report import run_tables as tables
-from deepaa.report.accuracy_tables import (
-    AccuracyRow,
-    Results,
-    accuracy_by_depth,
-    accuracy_rows,
-)
-from deepaa.report.chains import likely_chains, top_transformations
-from deepaa.report.examples import (
-    LayerRow,
+from deepaa.report import search_tables as tables
+from deepaa.report.accuracy_tables import Results, accuracy_by_depth, accuracy_by_setting
+from deepaa.report.comparison import Comparison
+from deepaa.report.load import Subject
+from deepaa.report.pictures import (
     Originals,
-    TransformationRow,
+    PictureRow,
     find_originals,
     layer_rows,
+    png_url,
     transformation_rows,
 )
-from deepaa.report.subject import Subject
-from deepaa.report.svg import Drawing, inline_svg
-from deepaa.report.tables import LayerTable, layer_table
-from deepaa.results import ENOUGH
+from deepaa.report.policy_tables import (
+    layer_table,
+    likely_sequences,
+    magnitude_tables,
+    operation_table,
+    top_transformations,
+)
+from deepaa.report.svg import Drawing, css_variables, inline_svg
+from deepaa.report.wording import layer_sentences, percent
+from deepaa.train import ENOUGH
 
 MAX_BYTES = 5_000_000
 MOST_LAYERS = 40
@@ -58,6 +60,9 @@ class Options(NamedTuple):
 DEFAULT = Options()
 
 
+# Drawings and pictures
+
+
 class Figures(NamedTuple):
     """All drawings of a report, by the place where they stand."""
 
@@ -75,86 +80,64 @@ class Figures(NamedTuple):
         return [drawing for part in self for drawing in part]
 
 
+def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Figures:
+    """The drawings that the subject has data for."""
+    curves, depth = tables.step_curves(subject.records), tables.depth_table(subject.records)
+    series = accuracy_by_depth(results)
+    found = Figures(
+        steps=draw.plot_steps(curves),
+        identity_steps=draw.plot_identity_steps(curves),
+        depth=(
+            *(draw.plot_depth(depth) if depth else ()),
+            *([draw.plot_accuracy_by_depth(series)] if series else ()),
+        ),
+        accuracy=tuple(
+            draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
+            for i, rows in enumerate(accuracy_by_setting(results).values(), start=1)
+        ),
+    )
+    policy = _shown_layers(subject, epoch)
+    if policy is None:
+        return found
+    layers, dropped = layer_table(policy, epoch), tables.dropped_layer(subject.records)
+    return found._replace(
+        operations=(draw.plot_operations(operation_table(policy, epoch), subject.unfinished),),
+        magnitudes=tuple(map(draw.plot_magnitudes, magnitude_tables(policy, epoch))),
+        uncertainty=draw.plot_uncertainty(layers, dropped),
+    )
+
+
+def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
+    """The policy of the layers that are drawn; None when there are none."""
+    if subject.policy is None:
+        return None
+    depth = sum(stage.depth for stage in subject.policy.phase(epoch).stages)
+    return subject.policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
+
+
 class Examples(NamedTuple):
     """Pictures, and where the originals come from."""
 
     origin: str
-    layers: tuple[LayerRow, ...]
-    transformations: tuple[TransformationRow, ...]
-
-
-def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Figures:
-    """The drawings that the subject has data for."""
-    curves, depth = tables.step_curves(subject.records), tables.depth_table(subject.records)
-    found = Figures(
-        steps=draw.plot_steps(curves),
-        identity_steps=draw.plot_identity_steps(curves),
-        depth=(draw.plot_depth_mean(depth), draw.plot_depth_deviation(depth)) if depth else (),
-        accuracy=_accuracy_figures(results),
-    )
-    if series := accuracy_by_depth(results):
-        found = found._replace(depth=(*found.depth, draw.plot_accuracy_by_depth(series)))
-    policy = _shown(subject, epoch)
-    if policy is None:
-        return found
-    return found._replace(
-        operations=(draw.plot_operations(_operations(subject, policy, epoch)),),
-        magnitudes=tuple(map(draw.plot_magnitudes, tables.magnitude_tables(policy, epoch))),
-        uncertainty=draw.plot_uncertainty(
-            layer_table(policy, epoch), tables.dropped_layer(subject.records)
-        ),
-    )
-
-
-def _operations(subject: Subject, policy: Policy, epoch: int) -> tables.OperationTable:
-    return tables.operation_table(policy, subject.in_work, epoch)
-
-
-def _shown(subject: Subject, epoch: int) -> Policy | None:
-    """The layers to draw; None when there are none."""
-    policy = subject.policy
-    if policy is None or not policy.phase(epoch).stages:
-        return None
-    depth = sum(stage.depth for stage in policy.phase(epoch).stages)
-    return policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
-
-
-def _accuracy_figures(results: Results) -> tuple[Drawing, ...]:
-    """Bars of what can be compared: one figure for each setting."""
-    return tuple(
-        draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
-        for i, (_, rows) in enumerate(settings_of(results), start=1)
-    )
-
-
-def settings_of(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
-    """Trainings on the same images with the same network for as long, together."""
-    rows = sorted(accuracy_rows(results), key=lambda row: row.setting)
-    found = []
-    for (data, model, epochs, differs), group in groupby(rows, key=lambda row: row.setting):
-        time = "1 epoch" if epochs == 1 else f"{epochs} epochs"
-        found.append((", ".join(filter(None, (data, model, time, differs))), list(group)))
-    return found
+    layers: tuple[PictureRow, ...]
+    transformations: tuple[PictureRow, ...]
 
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    place = subject.provenance.get("place")
-    return find_originals(subject.config, options.images, options.data, options.size, place=place)
+    return find_originals(subject.config, options.images, options.data, options.size)
 
 
-def make_examples(
-    subject: Subject, options: Options, originals: Originals, count: int
-) -> Examples | None:
-    """Pictures of the policy at work; None without a policy that does something."""
-    policy = _shown(subject, options.epoch)
-    if policy is None or count < 1:
-        return None
-    images, origin = originals.images[:count], originals.origin
+def _examples(policy: Policy, options: Options, originals: Originals, count: int) -> Examples:
+    """Pictures of the policy at work on the first `count` images."""
+    images = originals.images[:count]
     layers = layer_rows(images, policy, options.seed, options.epoch)
     uses = top_transformations(policy, epoch=options.epoch)
     single = transformation_rows(images[:4], policy, uses, options.seed)
-    return Examples(origin, layers, single)
+    return Examples(originals.origin, layers, single)
+
+
+# Pages
 
 
 def make_page(
@@ -165,25 +148,40 @@ def make_page(
     *,
     now: str = "",
 ) -> str:
-    """The whole page; fewer example images where it would grow too large.
+    """The page of a report; fewer example images where it would grow too large.
 
     Args:
-        originals: What `originals_of` gives, for who makes the page again and again.
+        originals: What `originals_of` gives, for callers that make the page again and again.
         now: When the page is made, in words; by default the present.
     """
-    now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    fixed = _context(subject, results, options)
-    if originals is None and _shown(subject, options.epoch) is not None:
+    policy = _shown_layers(subject, options.epoch)
+    context = _context(subject, policy, results, options)
+    if policy is not None and originals is None:
         originals = originals_of(subject, options)
     for count in (options.images, options.images // 3, 0):
-        examples = make_examples(subject, options, originals, count) if originals else None
-        page = _render({**fixed, "examples": examples, "now": now})
+        examples = None
+        if policy is not None and originals is not None and count:
+            examples = _examples(policy, options, originals, count)
+        page = _render("report.html", GENERATOR, now, {**context, "examples": examples})
         if len(page.encode()) < MAX_BYTES:
             return page
     raise ValueError(f"{subject.name}: the page would be larger than {MAX_BYTES:,} bytes")
 
 
-def _render(context: Mapping[str, Any]) -> str:
+def comparison_page(found: Comparison, samples: Image | None = None) -> str:
+    """The page of a comparison: figure, samples and tables."""
+    context = {
+        "title": "Policies compared",
+        "kicker": "augmentation policies",
+        "reload": 0,
+        "found": found,
+        "figure": draw.plot_comparison(found),
+        "samples": png_url(samples) if samples is not None else "",
+    }
+    return _render("comparison.html", "deepaa compare", "", context)
+
+
+def _render(template: str, generator: str, now: str, context: Mapping[str, Any]) -> str:
     try:
         import jinja2
         from markupsafe import Markup
@@ -201,39 +199,15 @@ def _render(context: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
-    shared = {"style": Markup(read("style.css")), "script": Markup(read("script.js"))}
-    return environment.get_template("page.html").render(**shared, **context)
-
-
-def _context(subject: Subject, results: Results, options: Options) -> dict[str, Any]:
-    """What the template needs, but for the pictures."""
-    figures = make_figures(subject, results, options.epoch)
-    depth = tables.depth_table(subject.records)
-    return {
-        "subject": subject,
-        "title": title_of(subject),
-        "status": _STATUS[subject.status],
-        "reload": RELOAD_SECONDS if options.live else 0,
-        "generator": GENERATOR,
-        "figures": figures,
-        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures.depth),
-        "depth_table": show.depth(depth) if depth else None,
-        "stop": tables.stop_text(subject) if subject.status != "policy" else "",
-        "costs": show.costs(tables.cost_table(subject.records)),
-        "hardware": _hardware(subject.provenance),
-        "has_dropped": tables.dropped_layer(subject.records) is not None,
-        "memory": tables.peak_memory(subject.records),
-        "accuracy": [
-            {"setting": setting, "figure": figure, "table": show.accuracy(rows)}
-            for (setting, rows), figure in zip(settings_of(results), figures.accuracy, strict=True)
-        ],
-        "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
-        "verify": show.verify(subject.verify),
-        "code": _code(subject),
-        "facts": list(_facts(subject)),
-        "settings": json.dumps(subject.config, indent=1) if subject.config else "",
-        **_policy_context(subject, options.epoch),
-    }
+    environment.filters["json"] = lambda value: json.dumps(value, indent=1)
+    environment.filters["percent"] = percent
+    return environment.get_template(template).render(
+        style=Markup(css_variables() + read("style.css")),
+        script=Markup(read("script.js")),
+        generator=generator,
+        now=now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        **context,
+    )
 
 
 _STATUS = {
@@ -244,108 +218,75 @@ _STATUS = {
 }
 
 
-def _policy_context(subject: Subject, epoch: int) -> dict[str, Any]:
-    """What the policy alone says; its parts are None where there is no layer."""
-    policy = _shown(subject, epoch)
+def _context(
+    subject: Subject, policy: Policy | None, results: Results, options: Options
+) -> dict[str, Any]:
+    """What the template of a report needs, but for the pictures."""
+    figures = make_figures(subject, results, options.epoch)
+    context = {
+        "subject": subject,
+        "title": _title(subject),
+        "kicker": f"augmentation policy · {_STATUS[subject.status]}",
+        "reload": RELOAD_SECONDS if options.live else 0,
+        "figures": figures,
+        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures.depth),
+        "depth": tables.depth_table(subject.records),
+        "stop": tables.stop_text(subject) if subject.status != "policy" else "",
+        "costs": tables.cost_table(subject.records),
+        "hardware": _hardware(subject.provenance),
+        "dropped": tables.dropped_layer(subject.records),
+        "memory": tables.peak_memory(subject.records),
+        "accuracy": accuracy_by_setting(results),
+        "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
+        "own_operations": subject.config.get("source", {}).get("operations"),
+        "facts": list(_facts(subject)),
+        "epoch": options.epoch,
+        "policy": policy,
+    }
     if policy is None:
-        names = ("sentences", "families", "summary", "layer_table", "use_table", "chain_table")
-        return {**dict.fromkeys(names), "note": _nothing(subject)}
-    layers = layer_table(policy, epoch, top=len(policy.table.operations))
-    operations = _operations(subject, policy, epoch)
-    return {
-        "sentences": tables.sentences(policy, subject.in_work, epoch),
-        "families": list(dict.fromkeys(row.family for row in operations.rows)),
-        "summary": _summary(layers),
-        "layer_table": show.layers(layers),
-        "use_table": show.uses(operations),
-        "chain_table": show.chains(likely_chains(policy, 10, epoch)),
-        "note": _note(subject, policy, epoch),
+        return context
+    layers = layer_table(policy, options.epoch, top=len(policy.table.operations))
+    return context | {
+        "sentences": layer_sentences(layers, subject.unfinished),
+        "layers": layers,
+        "operations": operation_table(policy, options.epoch),
+        "sequences": likely_sequences(policy, 10, options.epoch),
+        "changes": sum(1 - layer.identity for layer in layers),
+        "untouched": math.prod(layer.identity for layer in layers),
     }
 
 
-def _nothing(subject: Subject) -> str:
-    if subject.problem:
-        return f"The policy cannot be shown: {subject.problem}"
-    if subject.policy is None:
-        return "No layer is found yet: the network is still being trained."
-    return "The policy has no layers: images stay as they are."
-
-
-def _note(subject: Subject, policy: Policy, epoch: int) -> str:
-    whole = subject.policy
-    assert whole is not None
-    notes = []
-    if subject.in_work is not None:
-        notes.append(f"Layer {subject.in_work} is still in work, as of the last checkpoint.")
-    if len(whole.phases) > 1:
-        starts = ", ".join(str(phase.epoch) for phase in whole.phases)
-        notes.append(f"The policy changes over time; this is epoch {epoch} (phases: {starts}).")
-    if whole.depth > policy.depth:
-        notes.append(f"The first {policy.depth} of {whole.depth} layers.")
-    return " ".join(notes)
-
-
-def _summary(layers: Sequence[LayerTable]) -> list[tuple[str, str]]:
-    """A few numbers that describe the whole."""
-    changes = sum(1 - layer.identity for layer in layers)
-    untouched = 1.0
-    for layer in layers:
-        untouched *= layer.identity
-    return [
-        (f"{len(layers)}", "layer" if len(layers) == 1 else "layers"),
-        (f"{changes:.1f}", "operations on an image, on average"),
-        (show.percent(untouched), "of images stay as they are"),
-    ]
-
-
-def title_of(subject: Subject) -> str:
-    """The name to show: of the folder or file, without the way to it."""
+def _title(subject: Subject) -> str:
+    """The name of the folder or file, and what the policy was found on."""
     name = Path(subject.name).resolve().name if subject.folder else Path(subject.name).name
     data = subject.provenance.get("data")
     return f"{name}, found on {data}" if data else name
 
 
 def _hardware(provenance: Mapping[str, Any]) -> str:
-    starts = provenance.get("starts") or [{}]
-    last = starts[-1]
+    last = (provenance.get("starts") or [{}])[-1]
     device, names = str(provenance.get("device", "")), list(last.get("devices", []))
-    used = [n for n in names if n.startswith(device)] or names
-    return ", ".join([*used, *([last["processor"]] if last.get("processor") else [])])
+    used = [name for name in names if name.startswith(device)] or names
+    return ", ".join(filter(None, [*used, last.get("processor")]))
 
 
-def _code(subject: Subject) -> str:
-    name = f"{subject.folder}/policy.json" if subject.folder else subject.name
-    own = subject.config.get("source", {}).get("operations")
-    imports = "from deepaa.own_operations import import_operations\n" if own else ""
-    given = f", operations=import_operations({own!r})" if own else ""
-    return (
-        f"from deepaa import DeepAutoAugment\n{imports}\n"
-        f"augment = DeepAutoAugment({name!r}{given})\n"
-        "images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA\n"
-    )
-
-
-def _facts(subject: Subject) -> Iterable[tuple[str, str]]:
+def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
     """Where the policy comes from, line by line."""
     if subject.policy is not None:
         yield from sorted(subject.policy.info.items())
     known = subject.provenance
-    for key in ("data", "fingerprint"):
+    for key, name in (("data", "images"), ("fingerprint", "checksum of the images")):
         if key in known:
-            yield ("images" if key == "data" else "checksum of the images"), str(known[key])
+            yield name, str(known[key])
     starts = known.get("starts") or []
-    yield from map(partial(_start, count=len(starts)), range(1, len(starts) + 1), starts)
+    for number, start in enumerate(starts, start=1):
+        name = "started" if len(starts) == 1 else f"start {number} of {len(starts)}"
+        command = " ".join(map(str, start.get("command", [])[1:]))
+        yield name, f"{start.get('started', '?')}: deepaa {command}"
     if starts:
         versions = (f"{n} {v}" for n, v in starts[-1].get("versions", {}).items() if v)
         yield "versions", ", ".join(versions)
         yield "system", str(starts[-1].get("system", ""))
-        code = starts[-1].get("code")
-        if code:
+        if code := starts[-1].get("code"):
             changed = ", with changes" if code.get("changed") else ""
             yield "code", f"commit {code.get('commit')}{changed}"
-
-
-def _start(number: int, start: Mapping[str, Any], count: int) -> tuple[str, str]:
-    name = "started" if count == 1 else f"start {number} of {count}"
-    command = " ".join(map(str, start.get("command", [])[1:]))
-    return name, f"{start.get('started', '?')}: deepaa {command}"

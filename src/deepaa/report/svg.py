@@ -1,25 +1,43 @@
-"""Drawings: marks in user units, and their SVG. Colours are roles, so that a page can be dark."""
+"""Drawings are marks in user units, and become SVG here. Colours are roles, for dark pages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Literal, NamedTuple
 
-COLOURS: Mapping[str, str] = {
-    "paper": "#ffffff",
-    "ink": "#1c2024",
-    "faint": "#60646c",
-    "grid": "#dcdfe3",
-    "accent": "#0b62a4",
-    "second": "#7a7f87",
-    "nothing": "#8b9098",
-    "geometry": "#0072b2",
-    "colour": "#c65102",
-    "erasing": "#00805d",
-    "own": "#a8528b",
+PALETTE: Mapping[str, tuple[str, str]] = {
+    "paper": ("#ffffff", "#15181b"),
+    "raised": ("#f6f7f8", "#1d2125"),
+    "ink": ("#1c2024", "#e9ebee"),
+    "faint": ("#60646c", "#a0a6ae"),
+    "grid": ("#dcdfe3", "#363b41"),
+    "accent": ("#0b62a4", "#6cb6f0"),
+    "second": ("#7a7f87", "#969ca5"),
+    "nothing": ("#8b9098", "#8f959d"),
+    "geometry": ("#0072b2", "#56b4e9"),
+    "colour": ("#c65102", "#f09a4f"),
+    "erasing": ("#00805d", "#3cc49c"),
+    "own": ("#a8528b", "#d992c0"),
+    "level-0": ("#7f3b08", "#ffb35c"),
+    "level-1": ("#b35806", "#e8974a"),
+    "level-2": ("#e08214", "#c97f3c"),
+    "level-3": ("#fdb863", "#a0682f"),
+    "level-4": ("#fee0b6", "#765331"),
+    "level-5": ("#f7f7f7", "#4b4f55"),
+    "level-6": ("#d8daeb", "#595480"),
+    "level-7": ("#b2abd2", "#6f64a3"),
+    "level-8": ("#8073ac", "#8a7bc9"),
+    "level-9": ("#542788", "#a796e8"),
+    "level-10": ("#2d004b", "#c9bcff"),
 }
-"""Roles and their colours on white; after Okabe and Ito's palette, darkened for thin marks."""
+"""Roles and their colours on light and on dark paper.
+
+Families of operations are after Okabe and Ito's palette, darkened for thin marks. Levels go from
+the lowest magnitude to the highest; colour-blind people can tell the two ends apart.
+"""
+COLOURS: Mapping[str, str] = {role: light for role, (light, _) in PALETTE.items()}
+"""Those of files, which are on white."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MARGIN = 14.0
 """Around a drawing in a file of its own."""
@@ -84,6 +102,20 @@ class Drawing(NamedTuple):
     width: float
     height: float
     marks: tuple[Mark, ...]
+
+
+def css_variables() -> str:
+    """The style rules that define the colours of a page, in light and in dark."""
+    light, dark = (
+        " ".join(f"--{role}: {pair[i]};" for role, pair in PALETTE.items()) for i in (0, 1)
+    )
+    dark += " color-scheme: dark;"
+    return (
+        f":root {{ {light} }}\n"
+        f':root[data-theme="dark"] {{ {dark} }}\n'
+        "@media (prefers-color-scheme: dark) "
+        f'{{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
+    )
 
 
 def inline_svg(drawing: Drawing) -> str:
@@ -154,37 +186,3 @@ def _opacity(value: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value + 0.0:.2f}".rstrip("0").rstrip(".")
-
-
-# Axes
-
-
-def ticks(low: float, high: float, count: int = 4) -> list[float]:
-    """Round numbers from `low` to `high`, about `count` of them."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / max(1, count)
-    power = 10.0 ** _floor_log(rough)
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
-    first = -int(-low // step) if low % step else int(low / step)
-    found, k = [], first
-    while k * step <= high + 1e-9 * step:
-        found.append(round(k * step, 12))
-        k += 1
-    return found
-
-
-def _floor_log(value: float) -> int:
-    exponent = 0
-    while value < 1:
-        value, exponent = value * 10, exponent - 1
-    while value >= 10:
-        value, exponent = value / 10, exponent + 1
-    return exponent
-
-
-def padded(values: Sequence[float], share: float = 0.08) -> tuple[float, float]:
-    """A range that holds the values with some room; never empty."""
-    low, high = min(values), max(values)
-    room = (high - low) * share or abs(high) * share or 1.0
-    return low - room, high + room

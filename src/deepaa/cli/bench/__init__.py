@@ -1,0 +1,1 @@
+"""`deepaa bench ops`: how fast images are augmented, beside other libraries."""

@@ -1,0 +1,202 @@
+"""Who takes part in `deepaa bench ops`: our own paths, and the libraries they are compared with.
+
+Each runs as its documentation shows, at its fastest ordinary setting: nearest interpolation where
+there is a choice, inputs already in the form it takes, nothing skipped at random.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from deepaa.ops import apply_batch, apply_torch, run_pil, sample_key
+from deepaa.policy import Policy
+
+PER_IMAGE = {"cpu": 512, "cuda": 64}
+"""Images in a call for those that take one at a time, whose rate does not depend on the batch."""
+
+
+class Made(NamedTuple):
+    """A contestant ready to run, and how many operations it draws for an image."""
+
+    run: Callable[[Any], Any]
+    operations: int
+
+
+class Contestant(NamedTuple):
+    """Something that augments images, and what it takes to run it."""
+
+    name: str
+    library: str
+    """The package to import; also the name that chooses the peer."""
+    takes: str
+    """A key of `FORMS`."""
+    draws: str
+    """"image" or "batch": what gets a draw of its own."""
+    devices: tuple[str, ...]
+    make: Callable[[Policy], Made]
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether it is called once per image rather than once per batch."""
+        return not self.takes.endswith("batch")
+
+
+# Inputs
+
+
+def _pil_images(images: Tensor) -> list[Any]:
+    from deepaa.ops import tensor_to_pil
+
+    return [tensor_to_pil(image) for image in images]
+
+
+FORMS: dict[str, Callable[[Tensor], Any]] = {
+    "PIL": _pil_images,
+    "uint8 tensor": lambda images: list(images.contiguous().unbind()),
+    "uint8 array": lambda images: list(images.permute(0, 2, 3, 1).contiguous().numpy()),
+    "uint8 batch": lambda images: images.contiguous(),
+    "float batch": lambda images: images.float() / 255,
+}
+
+
+def prepare(contestant: Contestant, images: Tensor) -> Any:
+    """uint8 (N, C, H, W) in the form the contestant takes, on the same device; never timed."""
+    return FORMS[contestant.takes](images)
+
+
+def run_once(contestant: Contestant, made: Made, inputs: Any) -> Any:
+    """The augmented inputs: a batch for a batch, else a list."""
+    if contestant.one_at_a_time:
+        return [made.run(image) for image in inputs]
+    return made.run(inputs)
+
+
+# Ours
+
+
+def _deepaa_batch(policy: Policy) -> Made:
+    def run(images: Tensor) -> Tensor:
+        draw = policy.sample(len(images), device=images.device)
+        return apply_batch(images, draw, policy.table)
+
+    return Made(run, policy.depth)
+
+
+def _deepaa_torch(policy: Policy) -> Made:
+    """What serves without a C compiler or Triton."""
+
+    def run(images: Tensor) -> Tensor:
+        draw = policy.sample(len(images), device=images.device)
+        return apply_torch(images, draw, policy.table)
+
+    return Made(run, policy.depth)
+
+
+def _deepaa_pil(policy: Policy) -> Made:
+    samples = itertools.count()
+
+    def run(image: Any) -> Any:
+        steps = policy.draw_one(sample_key(0, 0, next(samples)))
+        return run_pil(image, steps, policy.table)
+
+    return Made(run, policy.depth)
+
+
+# Peers
+
+
+def _torchvision_rand(_: Policy) -> Made:
+    from torchvision.transforms import v2
+
+    transform = v2.RandAugment(num_ops=2, magnitude=9)
+    return Made(transform, transform.num_ops)
+
+
+def _torchvision_trivial(_: Policy) -> Made:
+    from torchvision.transforms import v2
+
+    return Made(v2.TrivialAugmentWide(), 1)
+
+
+def _kornia(_: Policy) -> Made:
+    from kornia.augmentation.auto import RandAugment
+
+    transform = RandAugment(n=2, m=9)
+    return Made(transform, transform.n)
+
+
+def _timm(_: Policy) -> Made:
+    from PIL.Image import Resampling
+    from timm.data.auto_augment import rand_augment_transform
+
+    # Left alone it mixes bilinear and bicubic; nearest is the cheaper work that we do.
+    options = {"img_mean": (128, 128, 128), "interpolation": Resampling.NEAREST}
+    transform = rand_augment_transform("rand-m9-n2-p1", options)
+    return Made(transform, transform.num_layers)
+
+
+def _albumentations(_: Policy) -> Made:
+    # importing it would otherwise ask the network for a newer version
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    import albumentations as al
+    import cv2
+
+    affine: dict[str, Any] = {"scale": 1, "interpolation": cv2.INTER_NEAREST, "p": 1}
+    still = (0, 0)
+    degrees = (-16.7, 16.7)  # a shear of 0.3
+    part = (-0.45, 0.45)
+    operations = [
+        al.Affine(shear={"x": degrees, "y": still}, **affine),
+        al.Affine(shear={"x": still, "y": degrees}, **affine),
+        al.Affine(translate_percent={"x": part, "y": still}, **affine),
+        al.Affine(translate_percent={"x": still, "y": part}, **affine),
+        al.Rotate((-30, 30), interpolation=cv2.INTER_NEAREST, p=1),
+        al.AutoContrast(p=1),
+        al.InvertImg(p=1),
+        al.Equalize(p=1),
+        al.Solarize(threshold_range=(0, 1), p=1),
+        al.Posterize(num_bits=(4, 7), p=1),
+        al.RandomBrightnessContrast(brightness_limit=(-0.9, 0.9), contrast_limit=still, p=1),
+        al.RandomBrightnessContrast(brightness_limit=still, contrast_limit=(-0.9, 0.9), p=1),
+        al.ColorJitter(brightness=(1, 1), contrast=(1, 1), saturation=(0.1, 1.9), hue=still, p=1),
+        al.Sharpen(alpha=(0.1, 0.9), p=1),
+    ]
+    # Called without the usual Compose around it, which would only cost it time.
+    transform = al.SomeOf(operations, n=2, replace=True, p=1)
+    return Made(lambda image: transform(image=image)["image"], transform.n)
+
+
+_CPU, _BOTH = ("cpu",), ("cpu", "cuda")
+OURS: tuple[Contestant, ...] = (
+    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BOTH, _deepaa_batch),
+    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _BOTH, _deepaa_torch),
+    Contestant("deepaa PIL", "deepaa", "PIL", "image", _CPU, _deepaa_pil),
+)
+_RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
+PEERS: tuple[Contestant, ...] = (
+    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _torchvision_rand),
+    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _torchvision_rand),
+    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _torchvision_rand),
+    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _torchvision_trivial),
+    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _torchvision_trivial),
+    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia),
+    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm),
+    Contestant(
+        "albumentations SomeOf(2)", "albumentations", "uint8 array", "image", _CPU, _albumentations
+    ),
+)
+LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
+
+
+def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
+    """Ours and the peers of the named libraries that run on `device`."""
+    for name in peers:
+        if name not in LIBRARIES:
+            raise ValueError(f"no peer {name!r}; choose from {', '.join(LIBRARIES)}")
+    chosen = (*OURS, *(peer for peer in PEERS if peer.library in peers))
+    return [contestant for contestant in chosen if device in contestant.devices]

@@ -1,0 +1,231 @@
+"""The labelled images of a folder: which files there are, and which class each belongs to."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from deepaa.data.image_file import SUFFIXES, shown
+
+PARTS = ("train", "test", "val", "valid", "validation")
+"""Folder names that are parts of a data set, not classes, when they hold class folders."""
+TEST_PARTS = ("test", "val", "valid", "validation")
+"""Folders that serve as the test part: the first one that holds class folders."""
+
+
+class ImageTree(NamedTuple):
+    """Image files under their classes, in a stable order: by class name, then by path."""
+
+    root: Path
+    files: tuple[Path, ...]
+    labels: tuple[int, ...]
+    class_names: tuple[str, ...]
+    ignored: Mapping[str, int]
+    """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
+    notes: tuple[str, ...] = ()
+    """What else was passed over, in words for the log."""
+
+    def subset(self, places: Sequence[int]) -> ImageTree:
+        """The same with these files alone."""
+        files, labels = [self.files[i] for i in places], [self.labels[i] for i in places]
+        return self._replace(files=tuple(files), labels=tuple(labels))
+
+    def names(self) -> list[bytes]:
+        """The paths of the files below the root, as the system has them."""
+        return [os.fsencode(file.relative_to(self.root)) for file in self.files]
+
+
+def list_images(root: Path, split: str = "train", *, outside_links: bool = False) -> ImageTree:
+    """Every image file of a split with its class; no file is opened.
+
+    The classes are the folders in `root`, or those in `root`/train where the data set has parts;
+    files may lie at any depth below. Another split has the classes of train, in the same order.
+
+    Args:
+        split: The part of the data set; "test" is also found as val, valid or validation where no
+            folder test holds classes. A folder without parts has only "train".
+        outside_links: Follow links that lead out of `root`; otherwise they are an error.
+    """
+    if not root.is_dir():
+        raise FileNotFoundError(f"{shown(root)}: no such folder")
+    part, naming = _part(root, split)
+    walk = _Walk(root, outside_links)
+    class_names = tuple(walk.class_folders(naming))
+    folders = walk.class_folders(part)
+    if unknown := [name for name in folders if name not in class_names]:
+        raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
+    walk.count_strays(part, folders)
+    files = {name: walk.images(part / name) for name in folders}
+    walk.refuse_escapes()
+    _check_classes(part, class_names, [n for n in folders if not files[n]], walk.ignored)
+    return ImageTree(
+        root,
+        tuple(file for found in files.values() for file in found),
+        tuple(class_names.index(name) for name, found in files.items() for _ in found),
+        class_names,
+        dict(+walk.ignored),
+        _notes(root, split, part),
+    )
+
+
+def unlabelled_parts(root: Path) -> list[str]:
+    """Names of the parts that hold images but no class folders, as the test images of ImageNet."""
+    return [name for name in PARTS if not _folders(root / name) and _holds_image(root / name)]
+
+
+def _notes(root: Path, split: str, part: Path) -> tuple[str, ...]:
+    """Says which part another one stands for, if it is there but has no labels."""
+    if split != "test" or part.name == "test" or "test" not in unlabelled_parts(root):
+        return ()
+    return (
+        "test holds images but no class folders, so it is left alone; the test images are those of "
+        f"{part.name}",
+    )
+
+
+def _check_classes(
+    part: Path, names: tuple[str, ...], empty: list[str], ignored: Mapping[str, int]
+) -> None:
+    place = shown(part)
+    if not names:
+        stray = ignored.get("outside a class folder", 0)
+        found = f"{stray} images but no class folders" if stray else "no class folders"
+        raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
+    if set(names) <= set(PARTS):
+        raise ValueError(
+            f"{place}: {listed(names)} hold images directly; "
+            "put the images of each class into a folder of its own inside them"
+        )
+    if empty:
+        raise ValueError(f"{place}: no images for {len(empty)} of {len(names)} classes: "
+                         f"{listed(empty)}; looked for {' '.join(SUFFIXES)}")  # fmt: skip
+    if len(names) == 1:
+        raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
+
+
+def _part(root: Path, split: str) -> tuple[Path, Path]:
+    """The folder of the split, and the folder whose folders name the classes."""
+    if split not in PARTS:
+        raise ValueError(f"split should be one of {', '.join(PARTS)}, got {split!r}")
+    parts = [name for name in PARTS if _folders(root / name)]
+    if not parts:
+        if split != "train":
+            raise ValueError(
+                f"{shown(root)}: has no part {split!r}; a folder of classes is 'train'"
+            )
+        return root, root
+    others = [name for name in _folders(root) if name not in PARTS]
+    if beside := [name for name in others if _holds_image(root / name)]:
+        raise ValueError(
+            f"{shown(root)}: {listed(parts)} hold folders as the parts of a data set do, but "
+            f"{listed(beside)} beside them hold images; give a folder that has either parts or "
+            "classes"
+        )
+    wanted = TEST_PARTS if split == "test" else (split,)
+    chosen = next((name for name in wanted if name in parts), None)
+    if chosen is None:
+        flat = unlabelled_parts(root)
+        more = f"; no class folders in {listed(flat)}" if flat else ""
+        raise ValueError(f"{shown(root)}: has no part {split!r}; it has {listed(parts)}{more}")
+    return root / chosen, root / ("train" if "train" in parts else chosen)
+
+
+def _folders(folder: Path) -> list[str]:
+    """Names of the visible folders in a folder, sorted; empty where there is none."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if _is_folder(e) and not e.name.startswith("."))
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    # the entry's own method raises for a link to itself
+    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of that name counts as an image: not hidden, and with a known suffix."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _holds_image(folder: Path) -> bool:
+    return any(is_image_name(name) for _, _, names in os.walk(folder) for name in names)
+
+
+class _Walk:
+    """Goes through folders below a root; remembers what it passed over and what it refused."""
+
+    def __init__(self, root: Path, outside_links: bool) -> None:
+        self.ignored: Counter[str] = Counter()
+        self._root = os.path.realpath(root)
+        self._outside_links = outside_links
+        self._escapes: set[str] = set()
+
+    def class_folders(self, part: Path) -> list[str]:
+        """Names of the folders in a part, without links back to it or to the root."""
+        above = {os.path.realpath(part), self._root}
+        return [name for name in _folders(part) if os.path.realpath(part / name) not in above]
+
+    def count_strays(self, part: Path, classes: list[str]) -> None:
+        """Counts what lies beside the class folders."""
+        for entry in self._entries(part):
+            if _is_folder(entry):
+                self.ignored["linked again"] += entry.name not in classes
+            else:
+                image = is_image_name(entry.name)
+                self.ignored["outside a class folder" if image else "other suffix"] += 1
+
+    def images(self, folder: Path) -> list[Path]:
+        """Image files at any depth, sorted by the parts of their path; each folder once."""
+        # links to the folders above would bring in the images of other classes
+        seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
+        found: list[Path] = []
+        waiting = [] if self._leads_out(folder) else [folder]
+        while waiting:
+            for entry in self._entries(waiting.pop()):
+                if _is_folder(entry):
+                    real = os.path.realpath(entry.path)
+                    if real in seen:
+                        self.ignored["linked again"] += 1
+                    else:
+                        seen.add(real)
+                        waiting.append(Path(entry.path))
+                elif is_image_name(entry.name):
+                    found.append(Path(entry.path))
+                else:
+                    self.ignored["other suffix"] += 1
+        return sorted(found, key=lambda path: path.parts)
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """Visible entries in sorted order, without links that lead out of the root."""
+        with os.scandir(folder) as entries:
+            every = sorted(entries, key=lambda entry: entry.name)
+        visible = [entry for entry in every if not entry.name.startswith(".")]
+        self.ignored["hidden"] += len(every) - len(visible)
+        return [e for e in visible if not (e.is_symlink() and self._leads_out(Path(e.path)))]
+
+    def _leads_out(self, path: Path) -> bool:
+        real = os.path.realpath(path)
+        if self._outside_links or os.path.commonpath([real, self._root]) == self._root:
+            return False
+        self._escapes.add(str(path))
+        return True
+
+    def refuse_escapes(self) -> None:
+        """Raises ValueError where links led out of the root."""
+        if self._escapes:
+            raise ValueError(
+                f"{shown(self._root)}: {len(self._escapes)} links lead out of the folder: "
+                f"{listed(sorted(self._escapes))}; copy the files, or allow it with "
+                "--outside-links (outside_links=True in Python)"
+            )
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """The first ten names as a message may show them, and how many more there are."""
+    first = separator.join(shown(name) for name in names[:10])
+    end = ";" if separator == "; " else ""
+    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

@@ -1,0 +1,233 @@
+"""One image file as RGB pixels, by one rule per kind of file, or the reason why not."""
+
+from __future__ import annotations
+
+import stat
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.Image import DecompressionBombError, Resampling, Transpose
+from PIL.Image import Image as PilImage
+
+from deepaa.runs import apply_changes, parse_changes
+
+Pixels = npt.NDArray[np.uint8]
+Colour = tuple[int, int, int]
+
+SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".jp2", ".avif"),
+)
+"""Files of a folder that count as images; others are passed over."""
+MAX_PIXELS = 64_000_000
+"""Images above this are refused before they are decoded."""
+WHITE = (255, 255, 255)
+
+
+class Reason(StrEnum):
+    """Why a file gives no image."""
+
+    EMPTY = "empty"
+    """Zero bytes."""
+    NOT_AN_IMAGE = "not-an-image"
+    """No format Pillow knows, such as a web page saved as .jpg."""
+    DAMAGED = "damaged"
+    """Cut off, or its pixels do not decode."""
+    TOO_MANY_PIXELS = "too-many-pixels"
+    """Refused before decoding."""
+    NO_PIXEL_RANGE = "no-pixel-range"
+    """Floats or 32-bit integers: nothing says which value is white."""
+    UNREADABLE = "unreadable"
+    """The system does not let us read it: permission, a broken link, not a regular file."""
+
+
+class BadFile(NamedTuple):
+    """A file that gives no image."""
+
+    path: Path
+    reason: Reason
+    detail: str
+
+
+class Decoded(NamedTuple):
+    """A file that gave an image."""
+
+    image: PilImage
+    """Mode RGB."""
+    exif_is_readable: bool
+    """False where damaged EXIF data were left aside."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How image files become pixels."""
+
+    max_pixels: int = MAX_PIXELS
+    """Larger images are refused before they are decoded. Pillow's own limit holds too."""
+    alpha_colour: Colour = WHITE
+    """What shows through transparent pixels."""
+    apply_exif: bool = True
+    """Turn images as their EXIF orientation says. Pillow always turns TIFF files."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no image could be read with."""
+        if self.max_pixels < 1:
+            raise ValueError(f"max_pixels should be at least 1, got {self.max_pixels}")
+        if not all(0 <= level <= 255 for level in self.alpha_colour):
+            raise ValueError(f"alpha_colour should be three of 0..255, got {self.alpha_colour}")
+
+    @classmethod
+    def parse(cls, choices: Sequence[str]) -> Reading:
+        """What `--read` says: NAME=VALUE each, the last one of a name holds."""
+        found = cls()
+        for choice in choices:
+            try:
+                found = apply_changes(found, parse_changes([choice], cls))
+            except ValueError as error:
+                raise ValueError(f"--read {choice}: {error}") from error
+        return found
+
+
+DEFAULT_READING = Reading()
+
+
+class TooManyPixelsError(ValueError):
+    """The image is larger than the caller allows."""
+
+
+class NoPixelRangeError(ValueError):
+    """The pixels have no fixed range."""
+
+
+@contextmanager
+def quiet_pillow() -> Iterator[None]:
+    """Inside it, Pillow warns neither of damaged EXIF data nor of sizes, which we handle.
+
+    Enter it once around all threads that decode: Python's warning filters are global.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
+    """The image in mode RGB, decoded to its last byte, or why there is none."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
+            return BadFile(path, Reason.UNREADABLE, "not a regular file")
+        if status.st_size == 0:
+            return BadFile(path, Reason.EMPTY, "empty file")
+        return _decode(path, reading)
+    except MemoryError:  # says something about the machine, not about the file
+        raise
+    except Exception as error:  # damaged files raise whatever Pillow's parsing happens to hit
+        return BadFile(path, *_why(error))
+
+
+def _why(error: Exception) -> tuple[Reason, str]:
+    detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, UnidentifiedImageError):
+        return Reason.NOT_AN_IMAGE, "not an image"
+    if isinstance(error, (TooManyPixelsError, DecompressionBombError)):
+        return Reason.TOO_MANY_PIXELS, detail
+    if isinstance(error, NoPixelRangeError):
+        return Reason.NO_PIXEL_RANGE, detail
+    if isinstance(error, OSError) and error.errno is not None:  # Pillow's own have no number
+        return Reason.UNREADABLE, detail
+    return Reason.DAMAGED, detail
+
+
+def _decode(path: Path, reading: Reading) -> Decoded:
+    with Image.open(path) as image:
+        if (pixels := image.width * image.height) > reading.max_pixels:
+            raise TooManyPixelsError(
+                f"{image.width} x {image.height} is {pixels:,} pixels, "
+                f"over the limit of {reading.max_pixels:,}"
+            )
+        image.load()
+        rgb = to_rgb(image, reading.alpha_colour)
+        if not reading.apply_exif:
+            return Decoded(rgb, True)
+        orientation = _orientation(image)
+    if orientation is None:
+        return Decoded(rgb, False)
+    turn = _TURNS.get(orientation)
+    return Decoded(rgb if turn is None else rgb.transpose(turn), True)
+
+
+_TURNS = {
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
+"""What makes an image of each EXIF orientation upright."""
+
+
+def _orientation(image: PilImage) -> int | None:
+    """1..8, with 1 where nothing is said, or None where the EXIF data are damaged."""
+    try:
+        exif = image.getexif()
+        if image.info.get("exif") and not len(exif):  # bytes that Pillow could make nothing of
+            return None
+        value = exif.get(ExifTags.Base.Orientation, 1)
+    except Exception:  # damaged EXIF data raise whatever parsing hits; the pixels are still good
+        return None
+    return value if value in range(1, 9) else None
+
+
+def to_rgb(image: PilImage, alpha_colour: Colour = WHITE) -> PilImage:
+    """The image in mode RGB, by one rule per mode.
+
+    16-bit grey is divided by 257 (Pillow would clip it to white), transparency is laid on
+    `alpha_colour`, 1-bit becomes black and white, palettes, CMYK and grey are converted by Pillow.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PNG", "PPM")):
+        wide = np.asarray(image).astype(np.uint32)
+        narrow = ((wide + 128) // 257).astype(np.uint8)
+        return Image.fromarray(narrow).convert("RGB")
+    if image.mode in ("I", "F"):
+        kind = "32-bit integer" if image.mode == "I" else "floating point"
+        raise NoPixelRangeError(
+            f"{kind} pixels have no fixed range; save the image with 8 or 16 bits"
+        )
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        ground = Image.new("RGBA", rgba.size, (*alpha_colour, 255))
+        return Image.alpha_composite(ground, rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def squared(image: Pixels, size: int) -> Pixels:
+    """The middle square of the (H, W, 3) image after its shorter side became `size` pixels.
+
+    Bicubic, and antialiased where the image gets smaller.
+    """
+    if image.shape[:2] == (size, size):
+        return image
+    fitted = ImageOps.fit(Image.fromarray(image), (size, size), Resampling.BICUBIC)
+    return np.asarray(fitted)
+
+
+def check_size(size: int | None) -> None:
+    """Raises ValueError for a side no image can get."""
+    if size is not None and not 1 <= size <= 4096:
+        raise ValueError(f"size should be in 1..4096 pixels, got {size}")
+
+
+def shown(path: Path | str) -> str:
+    """The path as it may stand in a message: line breaks and odd bytes are escaped."""
+    text = str(path)
+    return text if text.isprintable() else repr(text)

@@ -1,0 +1,306 @@
+"""Image folders too large for memory: files decoded in workers, batches sent to the device."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Sampler
+
+from deepaa import distributed
+from deepaa.data.decode_worker import Crop, Decoder, Request
+from deepaa.data.epoch_order import INDEX, batch_rows, epoch_order
+from deepaa.data.folder import list_images
+from deepaa.data.image_file import DEFAULT_READING, BadFile, Reading, check_size, shown
+from deepaa.data.scan import (
+    check_files,
+    file_fingerprint,
+    in_threads,
+    scan_record,
+    usable_cores,
+)
+from deepaa.data.scan_report import BadImagesError, OnBadImage, ScanReport
+
+PIECE = 32
+"""Images a worker decodes at a time, so that a batch comes from many workers."""
+AHEAD = 4
+"""Pieces that each worker is ahead."""
+MOST_WORKERS = 16
+
+
+class StreamedBatch(NamedTuple):
+    """Images on the device."""
+
+    images: Tensor
+    """uint8 (N, 3, side, side); N is batch x copies, or this process's share of it."""
+    labels: Tensor
+    """int64 (N,)."""
+    rows: Tensor
+    """int64 (N,): the image's index, plus copy x 2^40. `sample_keys` takes it as the index."""
+
+
+class StreamedImages:
+    """One part of an image folder, read anew in every epoch; only file names are in memory.
+
+    Every pixel is a function of the file, the seed, the epoch and the row: neither the number of
+    workers nor that of processes changes a batch. Files become RGB as `image_file` says, at
+    full resolution, and are resized with Pillow's bicubic filter.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        size: int,
+        *,
+        train: bool,
+        workers: int | None = None,
+        seed: int = 0,
+        crop: Crop = "random",
+        device: torch.device | str = "cpu",
+        reading: Reading = DEFAULT_READING,
+        scan: bool = True,
+        known: Mapping[str, Any] | None = None,
+        on_bad_image: OnBadImage = "stop",
+        outside_links: bool = False,
+    ) -> None:
+        """List the files and, with `scan`, decode each of them once to find the bad ones.
+
+        Processes of `deepaa.distributed` share the scan, so all of them must come here.
+
+        Args:
+            folder: Holds `train` and `val` (or `test`) with a folder per class, as ImageNet does.
+            size: Side of the square images.
+            train: Training images, shuffled; otherwise the others in order, cut for evaluation.
+            workers: Processes that decode; None for one per core, at most 16. 0 decodes here.
+            crop: For training images (`crop_for` has that of a policy). "random" is a box of 8 to
+                100 % of the picture, resized; "centre" the middle square after the shorter side was
+                resized to `size`; "larger" the same with 256 / 224 of `size`.
+            device: Where batches go.
+            scan: Without it, a bad file stops the epoch in which it is met.
+            known: What `scanned` said of these files before, instead of a scan while it fits them.
+            on_bad_image: Whether the bad files "stop" here, all of them named, or are left out
+                ("skip", which needs the scan) unless they are over 1 %, or a whole class.
+            outside_links: Follow links that lead out of the folder.
+        """
+        check_size(size)
+        if crop not in get_args(Crop):
+            choices = ", ".join(map(repr, get_args(Crop)))
+            raise ValueError(f"crop should be one of {choices}, got {crop!r}")
+        if workers is not None and workers < 0:
+            raise ValueError(f"workers should be 0 or more, got {workers}")
+        tree = list_images(Path(folder), "train" if train else "test", outside_links=outside_links)
+        tree, self.report = check_files(
+            tree, reading, scan=scan, known=known, on_bad_image=on_bad_image
+        )
+        """Which files are bad, and what else was noticed; None without a scan."""
+        self.size, self.train, self.seed, self.crop = size, train, seed, crop
+        self.device = torch.device(device)
+        self.class_names = tree.class_names
+        self.labels = torch.tensor(tree.labels, dtype=torch.int64)
+        """Of all images, on the CPU."""
+        self._files = Decoder(tree, size, crop if train else None, reading)
+        self.side = self._files.side
+        """Of the square images in a batch; `size` unless they are cut "larger"."""
+        self._requests = _Requests()
+        self._loader = _loader(self._files, self._requests, workers)
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return len(self.labels)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A sha256 over names, lengths and labels of the files: cheap, and blind to their bytes."""
+        names = map(bytes, self._files.names)
+        return file_fingerprint(self._files.root, names, self.labels.tolist())
+
+    def scanned(self) -> dict[str, Any] | None:
+        """What the scan found, to be given as `known` another time; None without one."""
+        return None if self.report is None else scan_record(self.report, self.fingerprint)
+
+    def sample(self, count: int) -> tuple[Tensor, Tensor]:
+        """Some images uint8 (count, 3, size, size) as an evaluation sees them, and their labels.
+
+        All, where there are fewer. The choice depends on nothing but the number of images: neither
+        on the seed nor the crop.
+        """
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).tolist()
+        chosen = order[:count]
+        views = []
+        for view in in_threads(lambda i: self._files.evaluation_view(chosen[i]), len(chosen)):
+            if isinstance(view, BadFile):
+                raise self._bad(view)
+            views.append(torch.from_numpy(view.copy()).permute(2, 0, 1))
+        return torch.stack(views), self.labels[chosen]
+
+    def batches(
+        self,
+        epoch: int,
+        batch: int,
+        copies: int = 1,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> Iterator[StreamedBatch]:
+        """The batches of an epoch; a second call ends the first one's.
+
+        A training epoch is in the order of `deepaa.train.Training`, whose last batch has at least
+        half of the images or is left out; its rows are all images of the first copy, then those
+        of the second. Evaluation takes every image.
+
+        Args:
+            epoch: Decides order and crops.
+            batch: Different images in a batch.
+            copies: Rows for each image, each with a crop of its own; decoded once.
+            seed: Instead of the one given at the start.
+            rank: This process; it gets its neighbouring share of the rows of each batch.
+            world: Processes in all.
+        """
+        if batch < 1 or copies < 1:
+            raise ValueError(f"batch {batch}, copies {copies}: both should be at least 1")
+        distributed.share(0, rank, world)  # refuses a rank that is none
+        seed = self.seed if seed is None else seed
+        order = torch.arange(len(self))
+        if self.train:
+            order = epoch_order(len(self), batch, seed, epoch)
+        plan = _Plan(seed, epoch, order, batch, copies, rank, world)
+        self._requests.plan = plan
+        return _on_device(self._assembled(plan), self.device)
+
+    def close(self) -> None:
+        """End the workers; the next epoch starts new ones."""
+        self._requests.plan = None
+        self._loader = _loader(self._files, self._requests, self._loader.num_workers)
+
+    def _assembled(self, plan: _Plan) -> Iterator[StreamedBatch]:
+        """The batches in pinned memory where they go on to CUDA."""
+        self._require(plan)
+        pieces = iter(self._loader)
+        for rows in plan.rows():
+            shape = (len(rows), 3, self.side, self.side)
+            images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+            for request in plan.requests(rows):
+                self._require(plan)
+                images.index_copy_(0, torch.from_numpy(request.places), self._next(pieces))
+            labels = self.labels[rows & INDEX]
+            if self.device.type == "cuda":
+                labels, rows = labels.pin_memory(), rows.pin_memory()
+            yield StreamedBatch(images, labels, rows)
+
+    def _require(self, plan: _Plan) -> None:
+        if self._requests.plan is not plan:
+            raise RuntimeError("this epoch has ended: another one was begun, or it was closed")
+
+    def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
+        try:
+            piece = next(pieces)
+        except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+            # one that dies while it hands images over breaks its connection, and no more is said
+            said = "worker" in str(error)
+            if said is not isinstance(error, RuntimeError):  # else raised by code in a worker
+                raise
+            why = (str(error) or "connection lost").splitlines()[0]
+            raise RuntimeError(
+                f"a process that decodes images died ({why}); memory or shared memory may be "
+                f"short: take fewer than {self._loader.num_workers} workers"
+            ) from error
+        if isinstance(piece, BadFile):
+            raise self._bad(piece)
+        return piece
+
+    def _bad(self, file: BadFile) -> BadImagesError:
+        bad = file._replace(path=file.path.relative_to(self._files.root))
+        report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
+        return BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+
+
+class _Plan(NamedTuple):
+    """Which rows each batch of an epoch has, and which pieces of it the workers make."""
+
+    seed: int
+    epoch: int
+    order: Tensor
+    batch: int
+    copies: int
+    rank: int
+    world: int
+
+    def rows(self) -> Iterator[Tensor]:
+        """Index and copy of each row of this process, for each batch."""
+        for at in range(0, len(self.order), self.batch):
+            some = self.order[at : at + self.batch]
+            yield batch_rows(some, self.copies, self.rank, self.world)
+
+    def requests(self, rows: Tensor) -> Iterator[Request]:
+        """The pieces of a batch: copies of an image side by side, so that it is decoded once."""
+        by_image = (rows & INDEX).argsort(stable=True)
+        for at in range(0, len(rows), PIECE):
+            places = by_image[at : at + PIECE]
+            yield Request(self.seed, self.epoch, rows[places].numpy(), places.numpy())
+
+
+class _Requests(Sampler[Request]):
+    """Hands the requests of the current plan to the loader, whose workers outlive an epoch."""
+
+    def __init__(self) -> None:
+        self.plan: _Plan | None = None
+
+    def __iter__(self) -> Iterator[Request]:
+        if self.plan is not None:
+            for rows in self.plan.rows():
+                yield from self.plan.requests(rows)
+
+
+def _loader(
+    files: Decoder, requests: _Requests, workers: int | None
+) -> DataLoader[Tensor | BadFile]:
+    if workers is None:
+        workers = usable_cores(MOST_WORKERS)
+    return DataLoader(
+        files,
+        batch_size=None,  # a request is a piece already
+        sampler=requests,
+        num_workers=workers,
+        worker_init_fn=_leave_interrupts,
+        persistent_workers=workers > 0,
+        prefetch_factor=AHEAD if workers else None,
+        generator=torch.Generator(),  # its seeds are not used; the global generator is left alone
+    )
+
+
+def _leave_interrupts(worker: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the parent ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _on_device(batches: Iterator[StreamedBatch], device: torch.device) -> Iterator[StreamedBatch]:
+    """The batches on the device; on CUDA one is copied while the one before is worked on."""
+    if device.type != "cuda":
+        yield from (StreamedBatch(*(part.to(device) for part in batch)) for batch in batches)
+        return
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    waiting: tuple[StreamedBatch, torch.cuda.Event] | None = None
+    for batch in batches:
+        with torch.cuda.stream(stream):
+            moved = StreamedBatch(*(part.to(device, non_blocking=True) for part in batch))
+            done = stream.record_event()
+        if waiting is not None:
+            yield _arrived(*waiting)
+        waiting = moved, done
+    if waiting is not None:
+        yield _arrived(*waiting)
+
+
+def _arrived(batch: StreamedBatch, done: torch.cuda.Event) -> StreamedBatch:
+    """The batch, for work on the current stream; the host does not wait."""
+    current = torch.cuda.current_stream(batch.images.device)
+    current.wait_event(done)
+    for part in batch:
+        part.record_stream(current)  # its memory is not given away before this stream is done
+    return batch

@@ -1,0 +1,172 @@
+"""Which images a network is tested on: the data set's own, a given folder, or a held-out share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from deepaa.data.folder import TEST_PARTS, listed, unlabelled_parts
+from deepaa.data.image_file import shown
+from deepaa.data.load import (
+    EMBEDDED,
+    LabelledImages,
+    fingerprint,
+    load_dataset,
+    torchvision_name,
+)
+from deepaa.data.npz import TEST, open_npz
+from deepaa.data.splits import stratified_splits
+from deepaa.data.torchvision import DATASETS
+
+HOLDOUT = 0.1
+"""Share that is held out of images without a test part."""
+HOLDOUT_SEED = 0
+"""The same images are held out whatever the seed of a training."""
+
+_log = logging.getLogger(__name__)
+
+
+class TrainTest(NamedTuple):
+    """Images to train on, and others to test on."""
+
+    train: LabelledImages
+    test: LabelledImages
+    how: str
+    """Where the test images come from, for the record."""
+
+
+def train_and_test(
+    source: str | Path | None = None,
+    *,
+    test: str | Path | None = None,
+    holdout: float | None = None,
+    **reading: Any,
+) -> TrainTest:
+    """The training images of a source, and its test images.
+
+    Args:
+        source: As for `load_dataset`.
+        test: Another source for the test images, with classes of the same names.
+        holdout: Test on this share of the training images instead, the same for every seed. A
+            source without a test part has .1 of them held out.
+        reading: More arguments of `load_dataset`: root, size, download and so on.
+    """
+    if holdout is not None and not 0 < holdout < 1:
+        raise ValueError(f"holdout should be a share between 0 and 1, got {holdout}")
+    if test is not None and holdout is not None:
+        raise ValueError("either other test images or a held-out share, not both")
+    train = load_dataset(source, split="train", **reading)
+    if test is not None:
+        found = _given(test, train, reading)
+        return checked(TrainTest(train, found, f"given: {found.name}"))
+    if holdout is None:
+        official = official_test(source, reading)
+        if official is not None:
+            return checked(TrainTest(train, official, "the test part of the data set"))
+        _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
+    return held_out(train, HOLDOUT if holdout is None else holdout)
+
+
+def held_out(data: LabelledImages, share: float) -> TrainTest:
+    """A stratified share of the images as test images; the rest trains."""
+    n = len(data.labels)
+    count = max(len(data.class_names), round(share * n))
+    if n - count < len(data.class_names):
+        raise ValueError(
+            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
+            f"too few to train {len(data.class_names)} classes"
+        )
+    sizes = (n - count, 0, count)
+    parts = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=data.class_names)
+    how = f"{share:g} of the training images, held out"
+    return TrainTest(_part(data, parts.pretrain), _part(data, parts.validation), how)
+
+
+def _part(data: LabelledImages, places: torch.Tensor) -> LabelledImages:
+    places = places.sort().values
+    images, labels = data.images[places], data.labels[places]
+    return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
+
+
+def official_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
+    """The source's own test part, read as `load_dataset` is told; None where it has none."""
+    return load_dataset(source, split="test", **reading) if _has_test(source) else None
+
+
+def _has_test(source: str | Path | None) -> bool:
+    if (name := torchvision_name(source)) is not None:
+        return "test" in DATASETS[name]
+    if source is None or source == EMBEDDED:
+        return True
+    path = Path(source)
+    if path.is_dir():
+        return _has_test_folder(path)
+    if not path.is_file():
+        return True  # `load_dataset` says what is wrong with it
+    with open_npz(path) as arrays:
+        return arrays.first_of(TEST) is not None
+
+
+def _has_test_folder(path: Path) -> bool:
+    """Whether a folder has parts, and one to test on; images without labels are none."""
+    if not (path / "train").is_dir():
+        return False
+    there = [name for name in TEST_PARTS if (path / name).is_dir()]
+    unlabelled = unlabelled_parts(path)
+    if there and set(there) <= set(unlabelled) and "train" not in unlabelled:
+        names = ", ".join(there)
+        _log.warning("%s: no class folders in %s: left alone", shown(path), names)
+        return False
+    return bool(there)
+
+
+def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -> LabelledImages:
+    """Test images of another source, their labels counted as the training images' are."""
+    found = official_test(source, reading) or load_dataset(source, split="train", **reading)
+    names = found.class_names
+    if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
+        _log.warning("%s: labels without names count as the training images' do", shown(source))
+        names = train.class_names
+    unknown = [name for name in names if name not in train.class_names]
+    if unknown:
+        raise ValueError(
+            f"{shown(source)}: {len(unknown)} classes that the training images do not have: "
+            f"{listed(unknown)}; they have {listed(train.class_names)}"
+        )
+    numbers = torch.tensor([train.class_names.index(name) for name in names])
+    return found._replace(labels=numbers[found.labels], class_names=train.class_names)
+
+
+def checked(both: TrainTest) -> TrainTest:
+    """Both parts, if they have the same classes and sizes; classes without tests are named."""
+    train, test, _ = both
+    if len(train.class_names) != len(test.class_names):
+        raise ValueError(
+            f"{train.name}: {len(train.class_names)} classes to train on, but "
+            f"{len(test.class_names)} to test on"
+        )
+    if train.images.shape[1:] != test.images.shape[1:]:
+        sizes = [" x ".join(map(str, part.images.shape[2:])) for part in (train, test)]
+        raise ValueError(
+            f"{train.name}: training images are {sizes[0]}, test images {sizes[1]} pixels; bring "
+            "both to one size with --size"
+        )
+    if absent := absent_classes(train.class_names, test.labels):
+        _log.warning("%s: %s", train.name, absent)
+    return both
+
+
+def absent_classes(class_names: Sequence[str], labels: torch.Tensor) -> str | None:
+    """A line about the classes that no test image has; None where each has some."""
+    counts = labels.bincount(minlength=len(class_names)).tolist()
+    absent = [name for name, n in zip(class_names, counts, strict=True) if not n]
+    if not absent:
+        return None
+    return (
+        f"no test images of {len(absent)} of {len(class_names)} classes: {listed(absent)}; "
+        "the test says nothing about them"
+    )

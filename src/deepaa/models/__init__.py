@@ -1,0 +1,34 @@
+"""Networks: the ones that are searched and trained with, by name, and those of users.
+
+Here belongs what builds, names or copies a network. What trains one is the matter of
+`deepaa.train`.
+"""
+
+from deepaa.models.custom import is_custom, load_model, state_hash
+from deepaa.models.defaults import SMALL_SIDE, default_model, is_large
+from deepaa.models.factory import build_model
+from deepaa.models.frozen import (
+    ScaleShift,
+    checked_outputs,
+    copy_model,
+    frozen_copy,
+    unwrap_compiled,
+)
+from deepaa.models.normalize import Normalize, channel_statistics
+
+__all__ = [
+    "SMALL_SIDE",
+    "Normalize",
+    "ScaleShift",
+    "build_model",
+    "channel_statistics",
+    "checked_outputs",
+    "copy_model",
+    "default_model",
+    "frozen_copy",
+    "is_custom",
+    "is_large",
+    "load_model",
+    "state_hash",
+    "unwrap_compiled",
+]

@@ -1,0 +1,112 @@
+"""Randomness as a pure function of one 64-bit key per image.
+
+Every number an image consumes is a hash of (key, layer, slot). There is no generator state, so the
+same keys give the same draws on CPU and CUDA, eager and compiled, for any batch size and any number
+of workers. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once to
+the key and once to key + counter; torch's int64 arithmetic wraps as the definition asks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHOICE, GATE, UNIFORM = 0, 1, 2
+"""Slots of a layer: which row, whether a chain's slot is open, and the first uniform number."""
+SLOTS = 256
+"""Slots per layer."""
+BITS = 53
+"""Choices compare 53-bit integers, so that float64 probabilities lose nothing."""
+
+_MASK = (1 << 64) - 1
+_GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def _signed(value: int) -> int:
+    value &= _MASK
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _mix_int(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _M1) & _MASK
+    z = ((z ^ (z >> 27)) * _M2) & _MASK
+    return z ^ (z >> 31)
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """Logical right shift: torch's `>>` on int64 copies the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _signed(_M1)
+    z = (z ^ _shift(z, 27)) * _signed(_M2)
+    return z ^ _shift(z, 31)
+
+
+def hash_int(key: int, counter: int) -> int:
+    """The 64-bit number that `key` holds at `counter`, as an unsigned Python int."""
+    return _mix_int((_mix_int(key & _MASK) + (counter + 1) * _GOLDEN) & _MASK)
+
+
+def hash_keys(keys: Tensor, counters: Tensor) -> Tensor:
+    """The 64-bit numbers that `keys` hold at `counters` (broadcast), as int64.
+
+    Not for compiled code: Inductor folds a range times a large constant into an index expression
+    that must not wrap, and the hash lives from wrapping. `Policy.draw` is one opaque call there.
+    """
+    return _mix(_mix(keys) + (counters + 1) * _signed(_GOLDEN))
+
+
+def draw_words(keys: Tensor, depth: int, uniforms: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All numbers of a draw for (N,) keys and K = `depth` layers, from one hash.
+
+    Returns (N, K) integers in [0, 2^53) that choose rows, (N, K) such integers that open gates, and
+    (N, K, uniforms) float32 numbers in [0, 1), multiples of 2^-24.
+    """
+    layers = torch.arange(0, depth * SLOTS, SLOTS, device=keys.device)
+    counters = layers[:, None] + torch.arange(UNIFORM + uniforms, device=keys.device)
+    words = hash_keys(keys[:, None, None], counters)
+    integers = _shift(words[..., :UNIFORM], 64 - BITS)
+    floats = _shift(words[..., UNIFORM:], 40).to(torch.float32) * 2.0**-24
+    return integers[..., CHOICE], integers[..., GATE], floats
+
+
+def choice_word(key: int, layer: int) -> int:
+    """The integer in [0, 2^53) with which one key chooses the row of a layer."""
+    return hash_int(key, layer * SLOTS + CHOICE) >> (64 - BITS)
+
+
+def gate_word(key: int, layer: int) -> int:
+    """The integer in [0, 2^53) with which one key opens the gate of a slot."""
+    return hash_int(key, layer * SLOTS + GATE) >> (64 - BITS)
+
+
+def uniform_numbers(key: int, layer: int, count: int) -> list[float]:
+    """The first `count` numbers in [0, 1) of one key in a layer."""
+    first = layer * SLOTS + UNIFORM
+    return [(hash_int(key, first + i) >> 40) * 2.0**-24 for i in range(count)]
+
+
+def sample_key(seed: int, epoch: int, index: int) -> int:
+    """The key of sample `index` in `epoch` under `seed`, as a signed Python int.
+
+    Neighbouring samples have neighbouring keys: the hash of a draw sets them apart.
+    """
+    return _signed(hash_int(seed, epoch) + index)
+
+
+def sample_keys(seed: int, epoch: int, indices: Tensor) -> Tensor:
+    """The keys of the samples `indices` in `epoch` under `seed`: (N,) int64."""
+    return indices.to(torch.int64) + _signed(hash_int(seed, epoch))
+
+
+def fresh_keys(n: int, device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+    """(n,) neighbouring keys at a random place from `generator`, or torch's global CPU generator.
+
+    One number is drawn on the CPU whatever the device, so that `torch.manual_seed` gives the same
+    keys on CPU and CUDA, and nothing waits for the device.
+    """
+    place = torch.device("cpu") if generator is None else generator.device
+    first = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=place)
+    return first + torch.arange(n, device=device)

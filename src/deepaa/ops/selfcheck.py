@@ -1,0 +1,89 @@
+"""Every kernel of this machine compared with Pillow, which defines the operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.ops import kernels_c
+from deepaa.ops.apply import Draw, apply_batch, apply_pil, apply_torch
+from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
+from deepaa.ops.dispatch import triton_works
+from deepaa.ops.rng import draw_words, sample_keys
+from deepaa.ops.space import Space, Table
+
+Apply = Callable[[Tensor, Draw, Table], Tensor]
+
+
+class Difference(NamedTuple):
+    """How far batched results are from Pillow's."""
+
+    differing: int
+    values: int
+    operations: tuple[str, ...]
+    """Those with differing values."""
+    largest: int
+    """Greatest difference of two values."""
+
+
+def batch_kernels() -> Iterator[tuple[str, str, Apply]]:
+    """Every way a batch can be computed here: its name, its device, and the function."""
+    if kernels_c.available():
+        yield "CPU compiled", "cpu", apply_batch
+    yield "CPU torch", "cpu", apply_torch
+    if torch.cuda.is_available():
+        if triton_works(torch.device("cuda")):
+            yield "CUDA Triton", "cuda", apply_batch
+        yield "CUDA torch", "cuda", apply_torch
+
+
+def compare_with_pillow(
+    space: Space, samples: Sequence[Tensor], device: str = "cpu", apply: Apply = apply_batch
+) -> Difference:
+    """The difference of `apply` from Pillow over every transformation of the space.
+
+    Args:
+        samples: Batches uint8 (S, C, H, W), each with a shape of its own; every image meets every
+            transformation once.
+    """
+    differing = values = largest = 0
+    wrong: dict[str, None] = {}
+    for sample in samples:
+        images, draw = _every_transformation(space, sample)
+        got = apply(images.to(device), draw.to(device), space.table).cpu()
+        want = torch.stack([_pil_result(images, draw, space, i) for i in range(len(images))])
+        unequal = (got != want).flatten(1).sum(1)
+        differing += int(unequal.sum())
+        largest = max(largest, int((got.int() - want.int()).abs().max()))
+        values += want.numel()
+        for i in unequal.nonzero()[:, 0].tolist():
+            wrong[space.table.rows[int(draw.choice[i, 0])].operation.name] = None
+    return Difference(differing, values, tuple(wrong), largest)
+
+
+def pillow_rounds_blends() -> bool:
+    """Whether this Pillow rounds the product in a blend before it adds, as on x86-64.
+
+    20 + 0.85 * (0 - 20) in float32 is 3 when the product is rounded first, and 2.9999998, so 2,
+    when a fused multiply-add keeps it exact.
+    """
+    from PIL import Image
+
+    one, other = Image.new("L", (1, 1), 20), Image.new("L", (1, 1), 0)
+    return bool(Image.blend(one, other, 0.85).getpixel((0, 0)) == 3)
+
+
+def _pil_result(images: Tensor, draw: Draw, space: Space, i: int) -> Tensor:
+    one = Draw(draw.choice[i : i + 1], draw.uniform[i : i + 1])
+    return pil_to_tensor(apply_pil(tensor_to_pil(images[i]), one, space))
+
+
+def _every_transformation(space: Space, sample: Tensor) -> tuple[Tensor, Draw]:
+    """The sample once for each transformation, and the draw that gives it to them."""
+    choice = torch.arange(len(space)).repeat_interleave(len(sample))[:, None]
+    keys = sample_keys(0, 0, torch.arange(len(choice)))
+    uniform = draw_words(keys, 1, space.table.uniforms)[2]
+    return sample.repeat(len(space), 1, 1, 1), Draw(choice, uniform)

@@ -1,1 +1,0 @@
-"""The policies shipped with the package, one JSON file each."""

@@ -1,0 +1,50 @@
+"""Policies as data: layers and chains, schedules, the file format, foreign files and names.
+
+Here belongs what says which operation an image gets. How a policy is found is the matter of
+`deepaa.search`, how it is put into a data pipeline that of `deepaa.transforms`.
+"""
+
+from deepaa.policy.baselines import SIDES, SPACES, SpaceName, default_policy
+from deepaa.policy.format import dumps
+from deepaa.policy.load import load_policy
+from deepaa.policy.measures import (
+    DROPPED_IDENTITY,
+    hidden_share,
+    layer_distances,
+    perplexity,
+    policy_distance,
+    use_distance,
+)
+from deepaa.policy.names import FORMS, GENERATED, PolicyRef, parse_policy_ref, policy_names
+from deepaa.policy.policy import Phase, Policy
+from deepaa.policy.published import compared_policy
+from deepaa.policy.stages import Chains, Layers, Stage, thresholds
+from deepaa.policy.strict_json import PolicyFileError
+
+__all__ = [
+    "DROPPED_IDENTITY",
+    "FORMS",
+    "GENERATED",
+    "SIDES",
+    "SPACES",
+    "Chains",
+    "Layers",
+    "Phase",
+    "Policy",
+    "PolicyFileError",
+    "PolicyRef",
+    "SpaceName",
+    "Stage",
+    "compared_policy",
+    "default_policy",
+    "dumps",
+    "hidden_share",
+    "layer_distances",
+    "load_policy",
+    "parse_policy_ref",
+    "perplexity",
+    "policy_distance",
+    "policy_names",
+    "thresholds",
+    "use_distance",
+]

@@ -1,0 +1,265 @@
+"""The policies that Deep AutoAugment is compared with, made from the numbers of their authors.
+
+All of them are rows and probabilities for the same kernels. A translation that its authors give in
+pixels becomes the fraction that is those pixels at the side of the data set it was made for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from deepaa.ops import CIFAR, IMAGENET, PIXEL, Operation, Row, Space, Table
+from deepaa.policy.policy import Policy
+from deepaa.policy.stages import IDENTITY, Layers, chains_over, chains_table
+
+SpaceName = Literal["cifar", "imagenet"]
+SPACES: Mapping[str, Space] = {"cifar": CIFAR, "imagenet": IMAGENET}
+SIDES: Mapping[str, int] = {"cifar": 32, "imagenet": 224}
+"""The image side at which translations are whole pixels, as in the originals."""
+TOP_LEVEL = 30
+"""RandAugment and TrivialAugment count strength from 0 to 30."""
+TORCHVISION_SHIFT = 150 / 331
+"""torchvision's largest translation, as a fraction of the side."""
+AUTOAUGMENT_LEVELS = 10
+UNIFORM_LEVELS = 128
+"""Steps a range is cut into for UniformAugment's continuous values.
+
+At 32 pixels a step moves no pixel by more than a quarter of one (translate 0.23, rotate 0.2 at the
+corners, shear 0.15), and a factor changes a value by less than 4 of 255; twice as many would pass
+2,000 rows.
+"""
+
+_ENHANCE = ("color", "contrast", "brightness", "sharpness")
+
+
+class Levels(NamedTuple):
+    """An operation and its magnitudes, all equally likely."""
+
+    operation: Operation
+    magnitudes: Sequence[float | None] = (None,)
+
+
+# The default augmentation
+
+
+def default_policy(space: SpaceName = "cifar", *, cutout: bool = True) -> Policy:
+    """What the compared methods run behind their policy.
+
+    CIFAR: black pad-4 crop, flip and the original Cutout: 16 x 16, about a pixel drawn uniformly,
+    cut at the border, filled with the mean. ImageNet: resized crop and flip.
+    """
+    flip = Operation("flip")
+    if space == "imagenet":
+        return Policy.always(Operation("resized_crop"), flip)
+    crop = Operation("crop", options={"fill": 0})
+    square = Operation("cutout", options={"central": PIXEL})
+    return Policy.always(crop, flip, square) if cutout else Policy.always(crop, flip)
+
+
+# One of fourteen operations: RandAugment and TrivialAugment
+
+
+class Ranges(NamedTuple):
+    """How far each kind of operation goes; translations in pixels at the side of `SIDES`."""
+
+    shear: float
+    pixels: float
+    rotate: float
+    bits: int
+    enhance: tuple[float, float]
+
+
+_STANDARD = {
+    "cifar": Ranges(0.3, 10, 30.0, 4, (0.1, 1.9)),
+    "imagenet": Ranges(0.3, 70, 30.0, 4, (0.1, 1.9)),
+}
+_WIDE = Ranges(0.99, 32, 135.0, 2, (0.01, 2.0))
+
+
+class Strengths(NamedTuple):
+    """The magnitudes of each kind of operation; geometric ones are taken with either sign."""
+
+    shear: Sequence[float]
+    pixels: Sequence[int]
+    rotate: Sequence[float]
+    solarize: Sequence[float]
+    bits: Sequence[float]
+    enhance: Sequence[float]
+
+
+def _signed(values: Iterable[float]) -> list[float]:
+    return [signed for value in values for signed in (value, -value)]
+
+
+def _fourteen(ranges: Ranges, strengths: Strengths, side: int) -> list[Levels]:
+    """RandAugment's operations, which TrivialAugment shares."""
+
+    def both(name: str, most: float, values: Iterable[float]) -> Levels:
+        return Levels(Operation(name, -most, most, neutral=0.0), _signed(values))
+
+    low, high = ranges.enhance
+    shifts = [pixels / side for pixels in strengths.pixels]
+    return [
+        Levels(IDENTITY.operation),
+        Levels(Operation("auto_contrast")),
+        Levels(Operation("equalize")),
+        *(both(name, ranges.shear, strengths.shear) for name in ("shear_x", "shear_y")),
+        *(both(name, ranges.pixels / side, shifts) for name in ("translate_x", "translate_y")),
+        both("rotate", ranges.rotate, strengths.rotate),
+        Levels(Operation("solarize", 0.0, 256.0, neutral=256.0), strengths.solarize),
+        Levels(Operation("posterize", float(ranges.bits), 8.0, neutral=8.0), strengths.bits),
+        *(Levels(Operation(name, low, high, neutral=1.0), strengths.enhance) for name in _ENHANCE),
+    ]
+
+
+def _mixture(parts: Sequence[Levels]) -> dict[Row, float]:
+    """An operation uniformly, then one of its magnitudes uniformly; equal rows are added up."""
+    rows: dict[Row, float] = {}
+    for operation, magnitudes in parts:
+        for magnitude in magnitudes:
+            row = Row(operation, magnitude)
+            rows[row] = rows.get(row, 0.0) + 1 / (len(parts) * len(magnitudes))
+    return rows
+
+
+def _layers(rows: Mapping[Row, float], count: int) -> Policy:
+    layer = torch.tensor(list(rows.values()), dtype=torch.float64)
+    return Policy(Table(rows), Layers(layer.expand(count, -1)))
+
+
+def rand_augment(n: int = 2, m: int = 9, space: SpaceName = "cifar") -> Policy:
+    """RandAugment as torchvision runs it: n of 14 operations with replacement, at strength m."""
+    side = SIDES[space]
+    ranges = Ranges(0.3, TORCHVISION_SHIFT * side, 30.0, 4, (0.1, 1.9))
+
+    def at(start: float, end: float) -> float:
+        """In float32, as torchvision has it: the last bit of a factor or threshold shows."""
+        return float(torch.linspace(start, end, TOP_LEVEL + 1, dtype=torch.float32)[m])
+
+    strengths = Strengths(
+        shear=[min(0.3, at(0.0, 0.3))],
+        pixels=[int(at(0.0, ranges.pixels))],
+        rotate=[at(0.0, 30.0)],
+        solarize=[at(255.0, 0.0)],
+        bits=[8.0 - round(4 * m / TOP_LEVEL)],
+        enhance=[1 + at(0.0, 0.9), 1 - at(0.0, 0.9)],
+    )
+    return _layers(_mixture(_fourteen(ranges, strengths, side)), n)
+
+
+def trivial_augment(space: SpaceName = "cifar") -> Policy:
+    """TrivialAugment in RandAugment's space: one operation, its strength uniform in 0..30."""
+    return _trivial(_STANDARD[space], SIDES[space])
+
+
+def trivial_augment_wide(space: SpaceName = "cifar") -> Policy:
+    """TrivialAugment in its wide space, with the ranges and the rounding of its authors."""
+    return _trivial(_WIDE, SIDES[space])
+
+
+def _trivial(ranges: Ranges, side: int) -> Policy:
+    low, high = ranges.enhance
+    levels = range(TOP_LEVEL + 1)
+    # the order of the products is that of the authors' code, since int() looks at the last bit
+    strengths = Strengths(
+        shear=[level * ranges.shear / TOP_LEVEL for level in levels],
+        pixels=[int(level * ranges.pixels / TOP_LEVEL) for level in levels],
+        rotate=[float(int(level * ranges.rotate / TOP_LEVEL)) for level in levels],
+        solarize=[256.0 - int(level * 256 / TOP_LEVEL) for level in levels],
+        bits=[8.0 - int(level * (8 - ranges.bits) / TOP_LEVEL) for level in levels],
+        enhance=[min(high, level * (high - low) / TOP_LEVEL + low) for level in levels],
+    )
+    return _layers(_mixture(_fourteen(ranges, strengths, side)), 1)
+
+
+# UniformAugment
+
+
+def uniform_augment(n: int = 2) -> Policy:
+    """UniformAugment: n times one of 15 operations, at a uniform value, with probability 1/2.
+
+    The probability is itself drawn uniformly for each use, which comes to 1/2.
+    """
+    parts = [_continuous(op) for op in CIFAR.operations if op.name not in _NOT_UNIFORM]
+    parts.append(_continuous(Operation("cutout", 0.0, 0.2)))
+    rows = {IDENTITY: 0.5} | {row: share / 2 for row, share in _mixture(parts).items()}
+    return _layers(rows, n)
+
+
+_NOT_UNIFORM = ("identity", "flip", "cutout", "crop")
+
+
+def _continuous(operation: Operation) -> Levels:
+    """A uniform value of the range, by the middles of even steps."""
+    if operation.low is None or operation.high is None:
+        return Levels(operation)
+    if operation.name == "posterize":  # whole bits: 4 to 7
+        return Levels(operation, [4.0, 5.0, 6.0, 7.0])
+    if operation.name == "solarize":  # a threshold acts as the next whole one
+        return Levels(operation, [float(value) for value in range(1, 257)])
+    span = operation.high - operation.low
+    # rounded, so that a signed grid is exactly symmetric
+    grid = [
+        round(operation.low + (i + 0.5) / UNIFORM_LEVELS * span, 12) for i in range(UNIFORM_LEVELS)
+    ]
+    return Levels(operation, grid)
+
+
+# AutoAugment
+
+
+def auto_augment(table: str) -> Policy:
+    """AutoAugment's 25 sub-policies from the installed torchvision: cifar10, imagenet or svhn."""
+    transform, side = _torchvision(table), SIDES["imagenet" if table == "imagenet" else "cifar"]
+    strengths = transform._augmentation_space(AUTOAUGMENT_LEVELS, (side, side))
+    chains: dict[tuple[tuple[Row, float], ...], float] = {}
+    for sub_policy in transform.policies:
+        slots = [
+            [(row, probability) for row in _torchvision_rows(name, level, strengths[name], side)]
+            for name, probability, level in sub_policy
+        ]
+        ways = list(product(*slots))
+        for way in ways:
+            chains[way] = chains.get(way, 0.0) + 1 / (len(ways) * len(transform.policies))
+    found = chains_table(chains)
+    return Policy(found, chains_over(found, list(chains), list(chains.values())))
+
+
+def _torchvision(table: str) -> Any:
+    try:
+        from torchvision.transforms import AutoAugment, AutoAugmentPolicy
+    except ImportError as error:
+        raise ValueError(
+            f"autoaugment takes its tables from torchvision, which cannot be imported ({error})"
+        ) from error
+    return AutoAugment(AutoAugmentPolicy(table))
+
+
+def _torchvision_rows(name: str, level: int | None, strength: Any, side: int) -> list[Row]:
+    """The one or two rows of an operation at a level; those with a sign take either."""
+    operation = _TORCHVISION_OPERATIONS[name]
+    if operation.low is None or operation.high is None:
+        return [Row(operation, None)]
+    magnitudes, signed = strength
+    value = float(magnitudes[level])
+    if name.startswith("Translate"):  # torchvision cuts to whole pixels
+        value = float(int(value)) / side
+    offset = 1.0 if operation.name in _ENHANCE else 0.0
+    values = [offset + v for v in (_signed([value]) if signed else [value])]
+    # torchvision's float32 oversteps some ends by a few 1e-8
+    inside = [min(max(v, operation.low), operation.high) for v in values]
+    return list(dict.fromkeys(Row(operation, v) for v in inside))
+
+
+def _torchvision_operations() -> dict[str, Operation]:
+    ours = {op.name: op for op in CIFAR.operations}
+    for name in ("translate_x", "translate_y"):
+        ours[name] = Operation(name, -TORCHVISION_SHIFT, TORCHVISION_SHIFT, neutral=0.0)
+    return {"".join(part.title() for part in name.split("_")): op for name, op in ours.items()}
+
+
+_TORCHVISION_OPERATIONS: Mapping[str, Operation] = _torchvision_operations()

@@ -1,0 +1,89 @@
+"""Numbers that describe policies: breadth, distance from each other, and how much they hide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from deepaa.ops import Operation, Table, apply_batch, sample_keys
+from deepaa.policy.policy import Policy
+
+DROPPED_IDENTITY = "identity of the dropped layer"
+"""The key of a policy's `info` under which a search notes identity's share of its last layer."""
+DRAWS, TOGETHER = 2048, 256
+_PLACING = {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}
+_PLACING |= {"flip", "cutout", "crop", "resized_crop"}
+"""Operations that decide where pixels go; the others only change what is there."""
+
+
+def perplexity(layer: Tensor) -> float:
+    """How many equally likely transformations would be as uncertain as the layer (T,)."""
+    return math.exp(-(layer * layer.clamp(min=1e-300).log()).sum().item())
+
+
+def policy_distance(a: Policy, b: Policy) -> float:
+    """The mean of `layer_distances`: 0 for equal policies, 1 for no operation in common."""
+    layers = layer_distances(a, b)
+    return math.fsum(layers) / len(layers) if layers else 0.0
+
+
+def layer_distances(a: Policy, b: Policy) -> tuple[float, ...]:
+    """The total variation distance between the operations of each layer, from 0 to 1.
+
+    A layer that only one of the policies has is compared with identity.
+    """
+    names = sorted({op.name for p in (a, b) for op in p.table.operations} | {"identity"})
+    depth = max(a.depth, b.depth)
+    gaps = _operation_shares(a, names, depth) - _operation_shares(b, names, depth)
+    return tuple((gaps.abs().sum(1) / 2).tolist())
+
+
+def _operation_shares(policy: Policy, names: Sequence[str], depth: int) -> Tensor:
+    """(depth, names) how often each layer applies each operation; identity past the last layer."""
+    shares = torch.zeros(depth, len(names), dtype=torch.float64)
+    shares[policy.depth :, names.index("identity")] = 1
+    columns = zip(policy.operation_probabilities().T, policy.table.operations, strict=True)
+    for column, operation in columns:
+        shares[: policy.depth, names.index(operation.name)] += column
+    return shares
+
+
+def use_distance(a: Policy, b: Policy) -> float:
+    """How differently often an image meets operations other than identity, from 0 to 1.
+
+    It is the difference of the expected uses over their sum; the order of layers has no influence.
+    """
+    first, second = a.expected_uses(), b.expected_uses()
+    names = (first.keys() | second.keys()) - {"identity"}
+    pairs = [(first.get(name, 0.0), second.get(name, 0.0)) for name in sorted(names)]
+    total = math.fsum(x + y for x, y in pairs)
+    return math.fsum(abs(x - y) for x, y in pairs) / total if total else 0.0
+
+
+def hidden_share(policy: Policy, side: int = 32, epoch: int = 0) -> float:
+    """The share of an augmented image that shows a fill instead of the image, on average.
+
+    Counted on draws: a pixel that comes out alike for a black and for a white image shows neither.
+    Your own operations count as hiding nothing, and a resized crop hides nothing of what it keeps.
+
+    Args:
+        side: Of the square images; operations that count in pixels hide less of larger ones.
+        epoch: Which phase of a schedule to take.
+    """
+    placing = _placing_only(policy.table)
+    hidden = 0.0
+    for first in range(0, DRAWS, TOGETHER):
+        draw = policy.draw(sample_keys(0, epoch, torch.arange(first, first + TOGETHER)), epoch)
+        black = torch.zeros(TOGETHER, 1, side, side, dtype=torch.uint8)
+        alike = apply_batch(black, draw, placing) == apply_batch(black + 255, draw, placing)
+        hidden += float(alike.double().mean())
+    return hidden * TOGETHER / DRAWS
+
+
+def _placing_only(table: Table) -> Table:
+    """The table with identity in place of every row that moves and covers no pixel."""
+    identity = (Operation("identity"), None)
+    return Table(row if row.operation.name in _PLACING else identity for row in table.rows)

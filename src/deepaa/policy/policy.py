@@ -1,0 +1,375 @@
+"""`Policy` says as data which rows of a table an image gets; its `draw` is a pure function."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from deepaa.ops import (
+    Draw,
+    Operation,
+    Space,
+    Table,
+    draw_layers,
+    draw_words,
+    fresh_keys,
+    to_device,
+    uniform_numbers,
+)
+from deepaa.policy.stages import Chains, Layers, Stage, same_stage, symmetric_stage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MAX_DEPTH = 1000
+"""Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Phase:
+    """The stages in force from one epoch on."""
+
+    epoch: int
+    stages: tuple[Stage, ...]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers and chain slots."""
+        return sum(stage.depth for stage in self.stages)
+
+
+_HANDLES = itertools.count(1)
+_POLICIES: weakref.WeakValueDictionary[int, Policy] = weakref.WeakValueDictionary()
+
+
+class Policy:
+    """Stages over one table of rows, with phases if they change over the epochs.
+
+    Most policies are `Policy(table, Layers(probabilities))`. Chains express sub-policies, a
+    schedule is several phases. Policies do not change: methods return new ones.
+    """
+
+    def __init__(
+        self,
+        table: Table | Space,
+        stages: Stage | Iterable[Stage] | Tensor = (),
+        *,
+        schedule: Iterable[tuple[int, Iterable[Stage]]] | None = None,
+        info: dict[str, str] | None = None,
+    ) -> None:
+        """Check that the stages fit the table.
+
+        Args:
+            stages: Layers, chains, several of them in order, or a (K, T) tensor of probabilities.
+            schedule: (first epoch, stages) pairs instead of `stages`; the first starts at epoch 0.
+            info: Free text that travels with the file: who found the policy, on what, how.
+        """
+        self.table = table.table if isinstance(table, Space) else table
+        if schedule is None:
+            if isinstance(stages, Tensor):
+                stages = Layers(stages)
+            stages = (stages,) if isinstance(stages, Layers | Chains) else stages
+            schedule = [(0, stages)]
+        self.phases = tuple(Phase(epoch, tuple(parts)) for epoch, parts in schedule)
+        self.info = dict(info or {})
+        self._devices: dict[Any, Any] = {}
+        self._check()
+        self._register()
+
+    def _register(self) -> None:
+        self.handle = next(_HANDLES)
+        """A number that stands for the policy in compiled graphs, which carry no Python objects."""
+        _POLICIES[self.handle] = self
+
+    def _check(self) -> None:
+        for key, value in self.info.items():
+            if not isinstance(key, str) or not isinstance(value, str):
+                raise TypeError(f"info holds text under text, got {key!r}: {value!r}")
+        epochs = [phase.epoch for phase in self.phases]
+        if not epochs or epochs[0] != 0 or any(b <= a for a, b in pairwise(epochs)):
+            raise ValueError(f"a schedule starts at epoch 0 and its epochs rise, got {epochs}")
+        for phase in self.phases:
+            if phase.depth > MAX_DEPTH:
+                raise ValueError(f"more than {MAX_DEPTH} layers")
+            for stage in phase.stages:
+                if isinstance(stage, Layers) and stage.probabilities.shape[1] != len(self.table):
+                    raise ValueError(
+                        f"a layer holds {stage.probabilities.shape[1]} probabilities, but "
+                        f"the table has {len(self.table)} rows"
+                    )
+                if isinstance(stage, Chains):
+                    self._check_chains(stage)
+
+    def _check_chains(self, stage: Chains) -> None:
+        if stage.rows.numel() and not 0 <= int(stage.rows.min()) <= int(stage.rows.max()) < len(
+            self.table
+        ):
+            raise ValueError(f"a chain names a row outside 0..{len(self.table) - 1}")
+        if self.table.identity is None and bool((stage.gates < 1).any()):
+            raise ValueError("chains with gates need an identity row in the table")
+
+    def phase(self, epoch: int = 0) -> Phase:
+        """The phase in force at `epoch`."""
+        return [phase for phase in self.phases if phase.epoch <= max(0, epoch)][-1]
+
+    @property
+    def depth(self) -> int:
+        """Number of layers (and chain slots) at epoch 0."""
+        return self.phases[0].depth
+
+    def __len__(self) -> int:
+        """Number of layers."""
+        return self.depth
+
+    def __repr__(self) -> str:
+        """`Policy(6 layers over 139 rows)`."""
+        schedule = f", {len(self.phases)} phases" if len(self.phases) > 1 else ""
+        layers = f"{self.depth} layer{'' if self.depth == 1 else 's'}"
+        return f"Policy({layers} over {len(self.table)} rows{schedule})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy without what was computed for devices."""
+        return {**self.__dict__, "_devices": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has a handle of its own."""
+        self.__dict__.update(state)
+        self._register()
+
+    # Drawing
+
+    def draw(self, keys: Tensor, epoch: int = 0) -> Draw:
+        """The rows and uniform numbers of (N,) int64 keys, which are equal on every device."""
+        if not isinstance(keys, Tensor) or keys.dtype != torch.int64 or keys.ndim != 1:
+            what = f"{keys.dtype} {tuple(keys.shape)}" if isinstance(keys, Tensor) else f"{keys!r}"
+            raise TypeError(f"keys should be an int64 tensor (N,), got {what}")
+        if torch.compiler.is_compiling():
+            return Draw(*_compiled_draw(keys, self.handle, epoch))
+        phase = self.phase(epoch)
+        if len(phase.stages) == 1 and isinstance(phase.stages[0], Layers) and phase.depth:
+            (thresholds,) = self._constants(phase, keys.device)[0]
+            return Draw(*draw_layers(keys, thresholds, self.table.uniforms))
+        choice, gate, uniform = draw_words(keys, phase.depth, self.table.uniforms)
+        rows, first = [choice[:, :0]], 0
+        for stage, constants in zip(phase.stages, self._constants(phase, keys.device), strict=True):
+            mine = slice(first, first + stage.depth)
+            identity = self.table.identity or 0
+            rows.append(stage.choose(choice[:, mine], gate[:, mine], constants, identity))
+            first += stage.depth
+        return Draw(rows[1] if len(rows) == 2 else torch.cat(rows, 1), uniform)
+
+    def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
+        """The (row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
+        phase = self.phase(epoch)
+        identity, rows, first = self.table.identity or 0, [], 0
+        for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
+            rows += stage.choose_one(key, first, lists, identity)
+            first += stage.depth
+        counts = [self.table.rows[row].operation.uniforms for row in rows]
+        return [(row, uniform_numbers(key, layer, counts[layer])) for layer, row in enumerate(rows)]
+
+    def sample(
+        self,
+        n: int,
+        generator: torch.Generator | None = None,
+        *,
+        epoch: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> Draw:
+        """A draw for `n` images from fresh keys."""
+        return self.draw(fresh_keys(n, torch.device(device), generator), epoch)
+
+    def _constants(self, phase: Phase, device: torch.device | None) -> list[Any]:
+        """The constants of a phase's stages, on `device` or, for None, as Python lists."""
+        key = (phase.epoch, device)
+        if key not in self._devices:
+            tensors = [stage.constants for stage in phase.stages]
+            self._devices[key] = [
+                tuple(t.tolist() if device is None else to_device(t, device) for t in part)
+                for part in tensors
+            ]
+        found: list[Any] = self._devices[key]
+        return found
+
+    # Making policies from policies
+
+    def then(self, other: Policy) -> Policy:
+        """This policy followed by `other`; their spaces need not match, and `info` is left out."""
+        table = self.table.extended(other.table.rows)
+        epochs = sorted({p.epoch for p in (*self.phases, *other.phases)})
+        mine, theirs = _moved(self, table), _moved(other, table)
+        schedule = [(e, (*mine.phase(e).stages, *theirs.phase(e).stages)) for e in epochs]
+        return Policy(table, schedule=schedule)
+
+    def symmetric(self) -> Policy:
+        """The policy that flips the sign of each signed magnitude with probability 1/2.
+
+        The signed grid is symmetric, so this only averages p(m) and p(-m); rows are added where the
+        table lacks the mirrored magnitude.
+        """
+        mirrored = [row.mirrored for row in self.table.rows]
+        policy = _moved(self, self.table.extended(mirrored))
+        twin = torch.tensor(policy.table.twins, device="cpu")
+        return policy._map(lambda stage: symmetric_stage(stage, twin))
+
+    @property
+    def most_layers(self) -> int:
+        """Layers of the deepest phase."""
+        return max(phase.depth for phase in self.phases)
+
+    def first_layers(self, count: int) -> Policy:
+        """The first `count` layers."""
+        if not 0 <= count <= self.most_layers:
+            raise ValueError(f"first_layers({count}) of a policy of {self.most_layers} layers")
+
+        def cut(phase: Phase) -> list[Stage]:
+            left = count
+            stages: list[Stage] = []
+            for stage in phase.stages:
+                take = min(left, stage.depth)
+                left -= take
+                if not take:
+                    continue
+                if isinstance(stage, Layers):
+                    stages.append(Layers(stage.probabilities[:take]))
+                else:
+                    stages.append(
+                        Chains(stage.weights, stage.rows[:, :take], stage.gates[:, :take])
+                    )
+            return stages
+
+        return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
+
+    def stretched(self, epochs: int, over: int) -> Policy:
+        """A schedule made for `over` epochs, run in `epochs`: phases begin at the same share."""
+        last = self.phases[-1].epoch
+        if epochs < 1 or over <= last:
+            raise ValueError(
+                f"a schedule whose last phase begins at epoch {last} cannot be stretched from "
+                f"{over} to {epochs} epochs"
+            )
+        # of phases that fall on one epoch the last is kept
+        schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
+        return Policy(self.table, schedule=schedule.items(), info=self.info)
+
+    def _map(self, change: Callable[[Stage], Stage]) -> Policy:
+        schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
+        return Policy(self.table, schedule=schedule, info=self.info)
+
+    # Looking at policies
+
+    def row_probabilities(self, epoch: int = 0) -> Tensor:
+        """(K, T) how often each layer applies each row."""
+        rows, identity = len(self.table), self.table.identity or 0
+        nothing = torch.zeros(0, rows, dtype=torch.float64)
+        stages = self.phase(epoch).stages
+        return torch.cat([nothing, *(stage.row_uses(rows, identity) for stage in stages)])
+
+    def operation_probabilities(self, epoch: int = 0) -> Tensor:
+        """(K, number of operations) how often each layer applies each of `table.operations`."""
+        operations = {operation: i for i, operation in enumerate(self.table.operations)}
+        column = torch.tensor([operations[row.operation] for row in self.table.rows])
+        rows = self.row_probabilities(epoch)
+        out = torch.zeros(len(rows), len(operations), dtype=torch.float64)
+        return out.index_add_(1, column, rows)
+
+    def expected_uses(self, epoch: int = 0) -> dict[str, float]:
+        """How often an image meets each operation, on average over a draw (the sum over layers)."""
+        uses: dict[str, float] = {}
+        totals = self.operation_probabilities(epoch).sum(0).tolist()
+        for operation, total in zip(self.table.operations, totals, strict=True):
+            uses[operation.name] = uses.get(operation.name, 0.0) + total
+        return uses
+
+    def equals(self, other: Policy) -> bool:
+        """Whether both choose the same rows with the same probabilities."""
+        return (
+            self.table == other.table
+            and [p.epoch for p in self.phases] == [p.epoch for p in other.phases]
+            and all(
+                len(a.stages) == len(b.stages)
+                and all(same_stage(s, t) for s, t in zip(a.stages, b.stages, strict=True))
+                for a, b in zip(self.phases, other.phases, strict=True)
+            )
+        )
+
+    # Ready-made
+
+    @classmethod
+    def uniform(cls, space: Space | Table, layers: int) -> Policy:
+        """Every transformation equally likely in each layer."""
+        table = space.table if isinstance(space, Space) else space
+        layer = torch.full((len(table),), 1 / len(table), dtype=torch.float64)
+        return cls(table, _repeated(layer, layers))
+
+    @classmethod
+    def trivial(cls, space: Space | Table, layers: int) -> Policy:
+        """DeepTA: in each layer an operation uniformly, then one of its levels uniformly."""
+        table = space.table if isinstance(space, Space) else space
+        operations = [row.operation for row in table.rows]
+        share = [1 / (len(table.operations) * operations.count(op)) for op in operations]
+        layer = torch.tensor(share, dtype=torch.float64)
+        return cls(table, _repeated(layer, layers))
+
+    @classmethod
+    def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:
+        """The policy that changes nothing."""
+        table = Table([(Operation("identity"), None)]) if space is None else space
+        table = table.table if isinstance(table, Space) else table
+        if table.identity is None:
+            raise ValueError("this space has no identity operation")
+        layer = torch.zeros(len(table), dtype=torch.float64)
+        layer[table.identity] = 1
+        return cls(table, _repeated(layer, layers))
+
+    @classmethod
+    def always(cls, *operations: Operation) -> Policy:
+        """A layer for each operation (without magnitudes), always applied: crop and flip, say."""
+        table = Table((operation, None) for operation in operations)
+        return cls(table, Layers(torch.eye(len(operations), dtype=torch.float64)))
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy as a JSON file (docs/policy-format.md), atomically."""
+        from deepaa.policy.load import save_policy
+
+        save_policy(self, path)
+
+
+@torch.library.custom_op("deepaa::draw", mutates_args=())
+def _compiled_draw(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
+    return tuple(_POLICIES[policy].draw(keys, epoch))  # type: ignore[return-value]
+
+
+@_compiled_draw.register_fake
+def _(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
+    source = _POLICIES[policy]
+    choice = keys.new_empty((len(keys), source.phase(epoch).depth))
+    return choice, choice.new_empty((*choice.shape, source.table.uniforms), dtype=torch.float32)
+
+
+def _moved(policy: Policy, table: Table) -> Policy:
+    """The same policy over a table that contains its rows."""
+    index = {row: i for i, row in enumerate(table.rows)}
+    place = torch.tensor([index[row] for row in policy.table.rows], device="cpu")
+
+    def move(stage: Stage) -> Stage:
+        if isinstance(stage, Chains):
+            return Chains(stage.weights, place[stage.rows], stage.gates)
+        wide = torch.zeros(stage.depth, len(table), dtype=torch.float64)
+        return Layers(wide.index_add_(1, place, stage.probabilities))
+
+    schedule = [(p.epoch, [move(stage) for stage in p.stages]) for p in policy.phases]
+    return Policy(table, schedule=schedule, info=policy.info)
+
+
+def _repeated(layer: Tensor, layers: int) -> Layers:
+    if layers < 0:
+        raise ValueError(f"a policy cannot have {layers} layers")
+    return Layers(layer.expand(layers, -1))

@@ -1,0 +1,188 @@
+"""Strict JSON: every value that is asked for is checked, and errors name the file and the place.
+
+Nothing here knows what a policy is; `deepaa.policy.format` does.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MAX_INT = 2**53
+"""Integers up to here are the same number in every language that reads JSON."""
+MAX_PARTS = 2_000_000
+"""Lists and objects in a file; a few bytes each, but hundreds once they are read."""
+
+
+class PolicyFileError(ValueError):
+    """A policy file that cannot be read; the message names the file, the place and the reason."""
+
+
+class _Object(dict[str, Any]):
+    """A JSON object that remembers a key it was given twice."""
+
+    twice: str | None = None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> _Object:
+    found = _Object()
+    for key, value in pairs:
+        if key in found:
+            found.twice = key
+        found[key] = value
+    return found
+
+
+def _integer(digits: str) -> int:
+    # one too many is as good as a million: Python takes quadratic time for long integers
+    return int(digits) if len(digits) <= 20 else 10**20
+
+
+def parse(text: str, source: str) -> Value:
+    """The document in `text`; NaN, infinity and repeated keys are left for the checks to find."""
+    if not text.strip():
+        raise PolicyFileError(f"{source}: the file is empty")
+    if (parts := text.count("[") + text.count("{")) > MAX_PARTS:
+        raise PolicyFileError(
+            f"{source}: {parts:,} lists and objects; at most {MAX_PARTS:,} are read"
+        )
+    try:
+        document = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}"
+        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+        reason = "the file is cut short" if cut else "not JSON"
+        raise PolicyFileError(f"{source}: {at}: {reason} ({error.msg})") from None
+    except RecursionError:
+        raise PolicyFileError(f"{source}: brackets are nested too deeply") from None
+    return Value(document, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A piece of a JSON document and where it stands."""
+
+    value: Any
+    source: str
+    path: tuple[str, ...] = ()
+
+    def error(self, reason: str) -> PolicyFileError:
+        """The error to raise about this piece."""
+        place = f"{', '.join(self.path)}: " if self.path else ""
+        return PolicyFileError(f"{self.source}: {place}{reason}")
+
+    def wrong(self, expected: str) -> PolicyFileError:
+        """The error for a value of the wrong kind."""
+        return self.error(f"expected {expected}, got {shown(self.value)}")
+
+    def at(self, label: str, value: Any) -> Value:
+        """A part of this piece."""
+        return Value(value, self.source, (*self.path, label))
+
+    def fields(self, *names: str) -> list[Value]:
+        """The values of an object that has exactly these keys."""
+        found = self._checked_object()
+        for name in found:
+            if name not in names:
+                raise self.error(f"unknown key {shown(name)}; the keys are {', '.join(names)}")
+        for name in names:
+            if name not in found:
+                raise self.error(f"key {shown(name)} is missing")
+        return [self.at(f"key {shown(name)}", found[name]) for name in names]
+
+    def entries(self) -> Iterator[tuple[str, Value]]:
+        """The keys and values of an object whose keys are free text."""
+        for name, value in self._checked_object().items():
+            if not is_text(name):
+                raise self.error(f"key {shown(name)} is not valid Unicode")
+            yield name, self.at(f"key {shown(name)}", value)
+
+    def _checked_object(self) -> _Object:
+        if not isinstance(self.value, _Object):
+            raise self.wrong("an object {...}")
+        if self.value.twice is not None:
+            raise self.error(f"key {shown(self.value.twice)} appears twice")
+        return self.value
+
+    def items(self, label: str, first: int = 0) -> list[Value]:
+        """The values of a list; errors call item i `label` i, in place of the list's key."""
+        if not isinstance(self.value, list):
+            raise self.wrong("a list")
+        path = self.path[:-1] if self.path and self.path[-1].startswith("key ") else self.path
+        return [
+            Value(value, self.source, (*path, f"{label} {i}"))
+            for i, value in enumerate(self.value, start=first)
+        ]
+
+    def parts(self, *labels: str) -> list[Value]:
+        """The values of a list that has exactly one for each label."""
+        if not isinstance(self.value, list) or len(self.value) != len(labels):
+            raise self.wrong(f"[{', '.join(labels)}]")
+        return [self.at(label, value) for label, value in zip(labels, self.value, strict=True)]
+
+    def number(self, low: float = -math.inf, high: float = math.inf) -> float:
+        """A finite number from `low` to `high`."""
+        if type(self.value) not in (int, float):  # True is an int for Python, not for us
+            raise self.wrong("a number")
+        number = float(self.value)
+        if type(self.value) is int and abs(self.value) > MAX_INT:
+            raise self.error("an integer beyond 2^53")
+        if not math.isfinite(number):
+            raise self.error(f"{number} is not a finite number")
+        if not low <= number <= high:
+            limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+            raise self.error(f"{number:g} should be {limits}")
+        return number
+
+    def numbers(self, label: str, low: float, high: float) -> list[float]:
+        """A list of numbers from `low` to `high`; number i is called `label` i in errors."""
+        values = self.value
+        if isinstance(values, list) and all(type(v) in (int, float) for v in values):
+            floats = [float(v) for v in values]
+            if all(low <= v <= high for v in floats):
+                return floats
+        return [item.number(low, high) for item in self.items(label)]  # finds the one at fault
+
+    def number_or_null(self) -> float | None:
+        """A finite number, or None for null."""
+        return None if self.value is None else self.number()
+
+    def integer(self, low: int, high: int) -> int:
+        """An integer from `low` to `high`; 1.0 is none."""
+        if type(self.value) is not int:
+            raise self.wrong("an integer")
+        if not low <= self.value <= high:
+            raise self.error(f"{self.value} should be from {low} to {high}")
+        return int(self.value)
+
+    def text(self) -> str:
+        """A string that UTF-8 can hold."""
+        if not isinstance(self.value, str):
+            raise self.wrong("text")
+        if not is_text(self.value):
+            raise self.error(f"{shown(self.value)} is not valid Unicode")
+        return self.value
+
+
+def is_text(value: object) -> bool:
+    """Whether `value` is a string that UTF-8 can hold: JSON can spell lone surrogates too."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(value: Any) -> str:
+    """`value` as JSON spells it, cut to a readable length and free of control characters."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    shown = json.dumps(value)
+    return shown if len(shown) <= 60 else f"{shown[:56]}..."

@@ -1,0 +1,325 @@
+"""Pictures of a policy at work: cells of a page, and grids of originals and draws."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from PIL.Image import Image as PilImage
+from PIL.Image import Resampling
+from torch import Tensor
+
+from deepaa.data import EMBEDDED, DataSpec, load_images
+from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
+from deepaa.policy import Policy
+from deepaa.report.policy_tables import TransformationUse
+
+if TYPE_CHECKING:
+    from deepaa.report.comparison import Entry
+
+SIDE = 128
+"""Larger pictures are made smaller for the page."""
+EXACT_SIDE = 64
+"""Pictures up to this side are kept pixel by pixel."""
+QUALITY = 85
+"""Of the JPEG of larger ones."""
+MOST_LAYERS = 12
+"""Layers that are shown one by one."""
+SHOWN_SIDE = 96
+"""Smaller images are enlarged by a whole factor to about this many pixels."""
+MAX_PIXELS = 200_000_000
+"""Larger grids are refused: they would take gigabytes, and few programs show them."""
+BESIDE = 3
+"""Policies side by side in the picture of a comparison; more go below."""
+MARGIN, GAP = 16, 4
+TITLE_SIZE, LABEL_SIZE = 18, 14
+BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
+OUTLINE = (208, 215, 222)
+"""Around each picture, so that a white one has an edge."""
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+# For a page
+
+
+class Originals(NamedTuple):
+    """Images to augment, and where they come from."""
+
+    images: Tensor
+    """uint8 (N, 3, H, W)."""
+    origin: str
+    """A sentence for the reader."""
+
+
+class Picture(NamedTuple):
+    """A picture in the page."""
+
+    source: str
+    """A data address."""
+    caption: str = ""
+
+
+class PictureRow(NamedTuple):
+    """The images after a layer, or after one transformation."""
+
+    name: str
+    pictures: tuple[Picture, ...]
+    uses: float | None = None
+    """How often an image meets the transformation."""
+
+
+def find_originals(
+    config: Mapping[str, Any],
+    count: int,
+    data: Path | None = None,
+    size: int | None = None,
+) -> Originals:
+    """Images of `data` if given, else of the run, else embedded ones with the reason.
+
+    Args:
+        config: A run's settings; empty for a policy without a run.
+    """
+    if data is not None:
+        return Originals(load_images(data, count, size), f"Images of {data}.")
+    if not config:
+        return _embedded(count, "Images of CIFAR-10 that come with the package.")
+    entry = config.get("source", {}).get("data")
+    if entry is None:
+        text = "The images of the search were given by Python code, so these are CIFAR-10 images of"
+        return _embedded(count, f"{text} the package; give yours with --data.")
+    spec = DataSpec.from_json(entry)
+    if spec.data in (None, EMBEDDED):
+        return _embedded(count, "The search used the CIFAR-10 images of the package; some of them.")
+    try:
+        images = _of_run(spec, count, size, config.get("search", {}).get("seed", 0))
+    except (ValueError, OSError, RuntimeError, MemoryError) as error:
+        reason = " ".join(str(error).split())
+        return _embedded(
+            count,
+            "The images of the search cannot be found again, so these are CIFAR-10 images of the "
+            f"package; give yours with --data. ({reason})",
+        )
+    name = Path(str(spec.data)).name
+    part = f"Images of {name}, of which the search used a part."
+    return Originals(images, part if spec.subset_sizes else f"Images of the search: {name}.")
+
+
+def _embedded(count: int, origin: str) -> Originals:
+    return Originals(load_images(None, count), origin)
+
+
+def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
+    spec, place = replace(spec, size=size or spec.size), Path(str(spec.data))
+    if place.is_absolute():  # names of data sets are not: the run keeps whole paths
+        plain = DataSpec(spec.data, spec.size, subset_sizes=spec.subset_sizes)
+        try:
+            return load_images(place, count, spec.size)
+        except ValueError:
+            if spec == plain:
+                raise
+    found = spec.load(subset=spec.subset(seed))
+    n = len(found.images)
+    return found.images[[i * n // count for i in range(min(n, count))]]
+
+
+def layer_rows(
+    images: Tensor, policy: Policy, seed: int = 0, epoch: int = 0
+) -> tuple[PictureRow, ...]:
+    """The originals, then the images after each of the first layers, of one draw."""
+    draw = policy.draw(sample_keys(seed, epoch, torch.arange(len(images))), epoch)
+    rows = [_picture_row("original", images)]
+    for layer in range(1, min(draw.choice.shape[1], MOST_LAYERS) + 1):
+        part = Draw(draw.choice[:, :layer], draw.uniform[:, :layer])
+        after = apply_batch(images, part, policy.table)
+        chosen = [policy.table.rows[row] for row in draw.choice[:, layer - 1].tolist()]
+        captions = [str(row.transformation) for row in chosen]
+        rows.append(_picture_row(f"layer {layer}", after, captions))
+    return tuple(rows)
+
+
+def transformation_rows(
+    images: Tensor, policy: Policy, uses: Sequence[TransformationUse], seed: int = 0
+) -> tuple[PictureRow, ...]:
+    """What each transformation makes of the images."""
+    keys = sample_keys(seed, 0, torch.arange(len(images)))
+    uniform = Policy.uniform(policy.table, 1).draw(keys).uniform
+    rows = []
+    for use in uses:
+        choice = torch.full((len(images), 1), use.row)
+        after = apply_batch(images, Draw(choice, uniform), policy.table)
+        rows.append(_picture_row(str(use.transformation), after)._replace(uses=use.uses))
+    return tuple(rows)
+
+
+def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> PictureRow:
+    texts = captions or [""] * len(images)
+    return PictureRow(name, tuple(map(Picture, map(data_url, images), texts)))
+
+
+def data_url(image: Tensor) -> str:
+    """A picture as text that a page can hold: exact if it is small."""
+    picture = tensor_to_pil(image)
+    if max(picture.size) <= EXACT_SIDE:
+        return png_url(picture)
+    picture.thumbnail((SIDE, SIDE), Resampling.LANCZOS)
+    return _url(picture.convert("RGB"), "jpeg", quality=QUALITY)
+
+
+def png_url(picture: PilImage) -> str:
+    """An exact picture as text that a page can hold."""
+    return _url(picture, "png", optimize=True)
+
+
+def _url(picture: PilImage, kind: str, **options: Any) -> str:
+    stream = io.BytesIO()
+    picture.save(stream, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
+
+
+# Grids
+
+
+class Layout(NamedTuple):
+    """Where the pictures of a grid lie, in pixels."""
+
+    width: int
+    """Of an enlarged picture."""
+    height: int
+    left: int
+    """Of the first column."""
+    top: int
+    """Of the originals."""
+
+    def box(self, row: int, column: int) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) of a picture; row 0 holds the originals, row r draw r."""
+        x = self.left + column * (self.width + GAP)
+        y = self.top + row * (self.height + GAP) + (2 * GAP if row else 0)  # apart from draws
+        return x, y, x + self.width, y + self.height
+
+
+def grid_layout(height: int, width: int, rows: int, scale: int | None = None) -> Layout:
+    """The layout of a grid of `rows` draws of (height, width) images."""
+    scale = max(1, round(SHOWN_SIDE / max(height, width))) if scale is None else scale
+    if scale < 1:
+        raise ValueError(f"scale should be at least 1, got {scale}")
+    labels = [_text_width(label, LABEL_SIZE) for label in _labels(rows)]
+    left, top = MARGIN + max(labels) + 12, MARGIN + TITLE_SIZE + 14
+    return Layout(width * scale, height * scale, left, top)
+
+
+def preview_grid(
+    images: Tensor,
+    policy: Policy,
+    rows: int = 4,
+    seed: int = 0,
+    scale: int | None = None,
+    epoch: int = 0,
+    *,
+    title: str | None = None,
+) -> PilImage:
+    """The originals, and below them `rows` rows of augmented versions, as one RGB picture.
+
+    Draw r uses the keys of `seed` in epoch `epoch + r - 1` for samples 0, 1, ...: a transform with
+    that seed, given those sample indices, draws the same in that epoch.
+
+    Args:
+        images: uint8 (N, C, H, W) with 1 or 3 channels.
+        scale: Whole factor by which images are enlarged; by default small ones to about 96 pixels.
+        epoch: Which phase of a schedule to show.
+        title: Text above the grid; by default the policy's size.
+    """
+    if rows < 1:
+        raise ValueError(f"rows should be at least 1, got {rows}")
+    check_images(images)
+    layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
+    _, _, right, bottom = layout.box(rows, len(images) - 1)
+    sheet = _sheet(right + MARGIN, bottom + MARGIN)
+    pen = ImageDraw.Draw(sheet)
+    _write_title(pen, title, policy, sheet.width - 2 * MARGIN)
+    for row, label in enumerate(_labels(rows)):
+        _, top, _, bottom = layout.box(row, 0)
+        place = (layout.left - 12, (top + bottom) // 2)
+        pen.text(place, label, FAINT if row else INK, _font(LABEL_SIZE), anchor="rm")
+        shown = images if row == 0 else augmented(images, policy, row, seed, epoch)
+        for column, image in enumerate(shown):
+            box = layout.box(row, column)
+            large = tensor_to_pil(image).resize((layout.width, layout.height), Resampling.NEAREST)
+            sheet.paste(large.convert("RGB"), box)
+            pen.rectangle((box[0] - 1, box[1] - 1, box[2], box[3]), outline=OUTLINE)
+    return sheet
+
+
+def _write_title(pen: ImageDraw.ImageDraw, title: str | None, policy: Policy, room: int) -> None:
+    """The title and, after it, the policy's size, as far as they fit."""
+    size = f"{policy.depth} layers over {len(policy.table)} transformations"
+    heading = _shortened(title or size, TITLE_SIZE, room)
+    line = MARGIN + TITLE_SIZE
+    pen.text((MARGIN, line), heading, INK, _font(TITLE_SIZE), anchor="ls")
+    left = _text_width(heading, TITLE_SIZE) + 14
+    if title and left + _text_width(size, LABEL_SIZE) <= room:
+        pen.text((MARGIN + left, line), size, FAINT, _font(LABEL_SIZE), anchor="ls")
+
+
+def augmented(images: Tensor, policy: Policy, row: int, seed: int = 0, epoch: int = 0) -> Tensor:
+    """The images of draw `row` (from 1) of a preview."""
+    keys = sample_keys(seed, epoch + row - 1, torch.arange(len(images)))
+    return apply_batch(images, policy.draw(keys, epoch), policy.table)
+
+
+def _labels(rows: int) -> list[str]:
+    return ["original", *(f"draw {r}" for r in range(1, rows + 1))]
+
+
+def _font(size: int) -> Font:
+    try:
+        return ImageFont.load_default(size)
+    except ImportError:  # a Pillow built without FreeType has one bitmap font in one size
+        return ImageFont.load_default()
+
+
+def _text_width(text: str, size: int) -> int:
+    return round(_font(size).getlength(text) + 0.5)
+
+
+def _shortened(text: str, size: int, width: int) -> str:
+    """The text, or its beginning and '...', so that it fits into `width` pixels."""
+    if _text_width(text, size) <= width:
+        return text
+    while text and _text_width(f"{text}...", size) > width:
+        text = text[:-1]
+    return f"{text}..."
+
+
+def _sheet(width: int, height: int) -> PilImage:
+    """An empty picture, unless it would be too large."""
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"the picture would have {width} x {height} pixels; show fewer or smaller images"
+        )
+    return Image.new("RGB", (width, height), BACKGROUND)
+
+
+def comparison_grid(
+    images: Tensor, entries: Sequence[Entry], draws: int = 3, seed: int = 0
+) -> PilImage:
+    """The same images under each policy, side by side: originals on top, draws below.
+
+    Args:
+        images: uint8 (N, C, H, W) with 1 or 3 channels.
+    """
+    if not entries:
+        raise ValueError("no policies to show")
+    grids = [preview_grid(images, e.policy, draws, seed, title=e.label) for e in entries]
+    width, height = grids[0].size
+    columns = 2 if len(grids) == 4 else min(BESIDE, len(grids))
+    sheet = _sheet(width * columns, height * -(-len(grids) // columns))
+    for i, grid in enumerate(grids):
+        sheet.paste(grid, (i % columns * width, i // columns * height))
+    return sheet

@@ -1,0 +1,60 @@
+"""The folder of a run: settings, history, checkpoints, lock, environment and requests to stop.
+
+Here belongs what makes work survive a kill. What is searched or trained is not known here.
+"""
+
+from deepaa.runs.checkpoint import NEWEST, PREVIOUS, to_bytes
+from deepaa.runs.environment import devices, processor, versions
+from deepaa.runs.files import RunError, read_json, write_file, write_json
+from deepaa.runs.history import HISTORY, read_history
+from deepaa.runs.lock import is_in_use
+from deepaa.runs.progress import ProgressLine, duration, is_interactive, notify
+from deepaa.runs.run import (
+    CONFIG,
+    POLICY,
+    PROVENANCE,
+    Run,
+    check_folder,
+    open_in_main,
+    part_of,
+    read_config,
+)
+from deepaa.runs.settings import apply_changes, from_plain, parse_changes, to_plain
+from deepaa.runs.stop import StopAskedError, StopRequest
+from deepaa.runs.tensorboard import FOLDER, TensorBoardLog
+
+__all__ = [
+    "CONFIG",
+    "FOLDER",
+    "HISTORY",
+    "NEWEST",
+    "POLICY",
+    "PREVIOUS",
+    "PROVENANCE",
+    "ProgressLine",
+    "Run",
+    "RunError",
+    "StopAskedError",
+    "StopRequest",
+    "TensorBoardLog",
+    "apply_changes",
+    "check_folder",
+    "devices",
+    "duration",
+    "from_plain",
+    "is_in_use",
+    "is_interactive",
+    "notify",
+    "open_in_main",
+    "parse_changes",
+    "part_of",
+    "processor",
+    "read_config",
+    "read_history",
+    "read_json",
+    "to_bytes",
+    "to_plain",
+    "versions",
+    "write_file",
+    "write_json",
+]

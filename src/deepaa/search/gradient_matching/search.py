@@ -1,0 +1,351 @@
+"""The search: one layer on top of those before it, until a layer changes nothing.
+
+Every step rewards all transformations on a few images (`rewards.py`) and moves the layer's logits
+with Adam (`layer.py`). Random numbers come from (seed, layer, step), never from a generator's
+state, so that a search which was stopped goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from deepaa import distributed
+from deepaa.ops import Space, hash_int, to_device
+from deepaa.policy import Layers, Policy
+from deepaa.search.gradient_matching.check_model import (
+    bfloat16_problem,
+    check_forward_mode,
+    check_model,
+    checked_trace,
+)
+from deepaa.search.gradient_matching.config import SearchConfig
+from deepaa.search.gradient_matching.fold_batchnorm import optimized_copy
+from deepaa.search.gradient_matching.gradients import Derivatives
+from deepaa.search.gradient_matching.graphs import GradientMatcher
+from deepaa.search.gradient_matching.layer import (
+    Evaluation,
+    LayerOptimizer,
+    evaluate_layer,
+    leading_operation,
+    prefer_leader,
+    restricted,
+    summarize,
+)
+from deepaa.search.gradient_matching.minibatch import Indices, MinibatchSampler, SearchData
+from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
+from deepaa.search.gradient_matching.rewards import Rewards, layer_inputs, policy_inputs
+from deepaa.train import precision_on
+
+log = logging.getLogger(__name__)
+
+GROUP_BYTES, MAX_GROUP = 256 << 20, 16
+"""Limits of a group, the images of a step that are augmented and sent through the network together:
+the bytes of all their versions, and their number."""
+
+
+class Search:
+    """A resumable search: iterate to run it; each step and each finished layer gives a record."""
+
+    before_image: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each image, or before each group on CUDA; what it raises leaves the step, which
+    is then lost."""
+
+    def __init__(
+        self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
+    ) -> None:
+        """Check the model and the data; `model` is a frozen copy in eval mode on its device."""
+        self.data, self.config, self.space, self.table = data, config, space, space.table
+        if self.table.identity is None:
+            raise ValueError("the space needs the identity operation, from which layers start")
+        self.device = next(model.parameters()).device
+        self.chunk = config.chunk
+        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // self._bytes_per_image()))
+        self._sampler = MinibatchSampler(
+            data,
+            validation=config.validation,
+            heldout=config.heldout,
+            same_class=config.same_class,
+            seed=config.seed,
+        )
+        self._prepare_model(model)
+        self.found = torch.zeros(0, len(space), dtype=torch.float64)
+        self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
+        self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
+        self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
+        self._start_layer()
+
+    def _prepare_model(self, model: nn.Module) -> None:
+        """Check the model, lay it out for its device, and choose how it is differentiated."""
+        c, few = self.config, slice(0, min(16, len(self.data.images)))
+        images, labels = (part[few].to(self.device) for part in self.data[:2])
+        check_model(model, images, labels, largest=int(self.data.labels.max()))
+        self.model = optimized_copy(model, images, labels)
+        self.precision = precision_on(self.device, c.precision)
+        if self.precision == "bfloat16" and (
+            problem := bfloat16_problem(self.model, images, labels)
+        ):
+            if c.precision != "auto":
+                raise ValueError(f"the model does not run in bfloat16: {problem}")
+            log.warning("the model does not run in bfloat16, float32 serves: %s", problem)
+            self.precision = "float32"
+        self.compiled = self.device.type == "cuda" if c.compile is None else c.compile
+        self._nodes = None
+        if self.compiled or self.device.type == "cpu":
+            self._nodes = checked_trace(self.model, images, labels)
+        if self._nodes is None:
+            check_forward_mode(self.model, images, labels)
+        self._matcher = self._new_matcher()
+
+    def _new_matcher(self) -> GradientMatcher:
+        derivatives = Derivatives(
+            self.model,
+            dtype=torch.bfloat16 if self.precision == "bfloat16" else None,
+            compiled=self.compiled,
+            nodes=self._nodes,
+            chunk=self.chunk,
+        )
+        return GradientMatcher(derivatives, normalise=self.config.normalise_target)
+
+    def _bytes_per_image(self) -> int:
+        """The bytes of all versions of one image of a step."""
+        c = self.config
+        versions = c.validation + c.prefixes * len(self.table) + (c.chains or 0)
+        return versions * self.data.images[0].numel()
+
+    # What is found
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(T,) the distribution of the layer in work."""
+        return self.optimizer.probabilities
+
+    @property
+    def prefix(self) -> Policy:
+        """The layers kept so far."""
+        return Policy(self.table, Layers(self.found))
+
+    @property
+    def policy(self) -> Policy:
+        """The kept layers, symmetric if the settings ask for it."""
+        policy = self.prefix
+        return policy.symmetric() if self.config.symmetric else policy
+
+    @property
+    def dropped_identity(self) -> float | None:
+        """Identity's share of the layer that ended the search, if one was dropped."""
+        dropped = self.done and self.layer > len(self.found)
+        return self.optimizer.result[self.table.identity or 0].item() if dropped else None
+
+    # Steps
+
+    def __iter__(self) -> Iterator[StepRecord | LayerRecord]:
+        """Records until the search is done; stop and go on at any time."""
+        while not self.done:
+            if self.optimizer.step < self.config.steps and not self.optimizer.converged:
+                yield self._run_step()
+            else:
+                yield self._finish_layer()
+
+    def _start_layer(self) -> None:
+        self.optimizer = LayerOptimizer(self.table, self.config, self.layer)
+        self._prefix = self.prefix
+
+    def _run_step(self) -> StepRecord:
+        began, step = time.perf_counter(), self.optimizer.step
+        seed = hash_int(hash_int(self.config.seed, self.layer), step)
+        indices = self._sampler.draw(seed, self.config.images)
+        self.optimizer.drop_unlikely_rows()
+        rows = len(self.optimizer.active)
+        width = 2 + len(Rewards._fields) * rows
+        gathered = self._over_groups(partial(self._rewards, seed), indices, width)
+        usable = torch.isfinite(gathered).all(1)
+        self.skipped += int((~usable).sum())
+        self.passes += int(gathered[:, 1].nan_to_num().sum())
+        gathered = gathered[usable]
+        if len(gathered) == 0:
+            raise FloatingPointError(f"layer {self.layer}, step {step}: no reward is finite")
+        self.optimizer.update(Rewards(*torch.split(gathered[:, 2:], rows, 1)))
+        return StepRecord(
+            layer=self.layer,
+            step=self.optimizer.step,
+            similarity=gathered[:, 0].mean().item(),
+            **summarize(self.table, self.probabilities)._asdict(),
+            passes=self.passes,
+            skipped=self.skipped,
+            seconds=time.perf_counter() - began,
+        )
+
+    def _rewards(self, seed: int, indices: Indices, numbers: list[int]) -> Tensor:
+        """(G, 2 + 4 R): cosine, image passes and rewards of some images of a step."""
+        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
+        seeds = [hash_int(seed, 1 + number) for number in numbers]
+        p, rows = self.probabilities, self.optimizer.active
+        inputs = layer_inputs(minibatch, self._prefix, p, self.config, seeds, rows)
+        cosines, products = self._matcher(inputs, self.before_image)
+        head = torch.stack((cosines, torch.full_like(cosines, inputs.passes)), 1)
+        return torch.cat((head, *Rewards.of(products, to_device(p[rows], self.device))), 1)
+
+    def _over_groups(
+        self, work: Callable[[Indices, list[int]], Tensor], indices: Indices, width: int
+    ) -> Tensor:
+        """(n, width) rows that `work` gives, of all processes; groups as large as memory allows."""
+        n = len(indices.images)
+        mine = list(distributed.share(n, distributed.rank(), distributed.world_size()))
+        rows, at = [torch.zeros(0, width, dtype=torch.float64, device=self.device)], 0
+        while at < len(mine):
+            groups = math.ceil(len(mine) / self.group)
+            size = math.ceil(len(mine) / groups)  # as equal as can be
+            found = self._with_less_memory(partial(work, indices, mine[at : at + size]))
+            if found is not None:
+                rows.append(found)
+                at += size
+        # the device is waited for here, once a step
+        return distributed.all_gather_rows(torch.cat(rows).cpu(), n)
+
+    def _with_less_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
+        """`work()`; None after a change that may help: smaller groups and chunks, not compiled."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            if self.chunk == 1:
+                raise
+            largest = max(self.config.validation, self.config.chains, len(self.table))
+            self.chunk = max(1, min(self.chunk, self.config.prefixes * largest) // 2)
+            self.group = max(1, self.group // 2)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            if not self.compiled or self.config.compile:
+                raise
+            first = str(error).strip().splitlines()[0]
+            log.warning("the model cannot be compiled, it runs as it is: %s", first)
+            self.compiled = False
+        # outside the except clause, so that the failed tensors are free
+        self._matcher = self._new_matcher()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return None
+
+    # Layers
+
+    def _finish_layer(self) -> LayerRecord:
+        """Evaluate the layer on held-out images, keep or drop it, and start the next."""
+        began = time.perf_counter()
+        if self._baseline is None or self._previous is None:
+            self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
+        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
+        finite = torch.isfinite(deepta + self._baseline)
+        found = self._evaluate(self.optimizer.result, finite)
+        if not bool(found.usable.any()):
+            raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
+        layer, leader_reason = self._simplified(found)
+        self.skipped += int((~layer.usable).sum())
+        if layer.kept:
+            self.found = torch.cat((self.found, layer.p[None]))
+            self._previous = layer.cosines
+        improvement, improvement_std = _mean_and_std((layer.cosines - self._baseline)[layer.usable])
+        deepta_mean, deepta_std = _mean_and_std((deepta - self._baseline)[layer.usable])
+        record = LayerRecord(
+            layer=self.layer,
+            kept=layer.kept,
+            reason=layer.reason + leader_reason,
+            gain=layer.gain,
+            gain_error=layer.error,
+            improvement_mean=improvement,
+            improvement_std=improvement_std,
+            deepta_mean=deepta_mean,
+            deepta_std=deepta_std,
+            passes=self.passes,
+            seconds=time.perf_counter() - began,
+            memory=torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
+            **summarize(self.table, found.p)._asdict(),
+        )
+        last = self.config.layers or self.config.max_layers
+        self.done = not layer.kept or self.layer >= last
+        if not self.done:
+            self.layer += 1
+            self._start_layer()
+        return record
+
+    def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
+        """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
+        assert self._previous is not None
+        layers = Layers(torch.cat((self.found, p[None])))
+        return evaluate_layer(
+            p,
+            self._heldout_cosines(Policy(self.table, layers)),
+            self._previous,
+            usable,
+            identity=p[self.table.identity or 0].item(),
+            fixed=self.config.layers is not None,
+        )
+
+    def _simplified(self, found: Evaluation) -> tuple[Evaluation, str]:
+        """A later layer reduced to its leading operation, if that gains enough; and why.
+
+        A layer that is dropped gets no second chance so: the better of two is good by chance.
+        """
+        wanted = found.kept and self.layer > 1 and self.config.simplify > 0
+        leader = leading_operation(self.table, found.p) if wanted else None
+        if leader is None or leader.name == "identity":
+            return found, ""
+        alone = self._evaluate(restricted(self.table, found.p, leader), found.usable)
+        return prefer_leader(found, alone, leader.name, self.config.simplify)
+
+    def _heldout_cosines(self, policy: Policy) -> Tensor:
+        """(heldout,) cosines under a policy; the same images, batches and keys every time."""
+        n = self.config.chains or len(self.table)
+        if not policy.depth and not self.compiled:
+            n = 1  # compiled code prefers the shape it knows to fewer images
+        indices = self._sampler.draw_heldout()
+        cosines = self._over_groups(partial(self._cosines, policy, n), indices, 1)[:, 0]
+        self.passes += len(cosines) * (self.config.validation + n)
+        return cosines
+
+    def _cosines(self, policy: Policy, n: int, indices: Indices, numbers: list[int]) -> Tensor:
+        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
+        start = hash_int(self.config.seed, 0)
+        seeds = [hash_int(start, number) for number in numbers]
+        halves = self.config.halves and self.config.chains > 0 and n > 1
+        inputs = policy_inputs(minibatch, policy, n, seeds, halves=halves)
+        return self._matcher(inputs, self.before_image)[0][:, None]
+
+    # Saving
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a search needs to go on, as tensors."""
+        none = torch.zeros(0, dtype=torch.float64)
+        return {
+            "found": self.found,
+            "layer": torch.tensor(self.layer),
+            "passes": torch.tensor(self.passes),
+            "skipped": torch.tensor(self.skipped),
+            "done": torch.tensor(self.done),
+            "baseline": none if self._baseline is None else self._baseline,
+            "previous": none if self._previous is None else self._previous,
+            **self.optimizer.state(),
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state."""
+        rows = len(self.table)
+        if state["logits"].shape != (rows,) or state["found"].shape[1:] != (rows,):
+            raise ValueError(
+                f"the state has {len(state['logits'])} transformations, the space {rows}"
+            )
+        self.found = state["found"].clone()
+        self.layer, self.passes = int(state["layer"]), int(state["passes"])
+        self.skipped, self.done = int(state["skipped"]), bool(state["done"])
+        self._start_layer()
+        self.optimizer.load_state(state)
+        self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
+        self._previous = state["previous"].clone() if len(state["previous"]) else None
+
+
+def _mean_and_std(values: Tensor) -> tuple[float, float]:
+    return values.mean().item(), values.std().item() if len(values) > 1 else 0.0

@@ -1,0 +1,256 @@
+"""A whole search on images in memory: splits, a pre-trained network, layers, the files of a run.
+
+A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
+the same policy, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from deepaa import distributed
+from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
+from deepaa.distributed import run_on_main
+from deepaa.models import copy_model, default_model, frozen_copy, load_model
+from deepaa.ops import Operation, Space
+from deepaa.policy import DROPPED_IDENTITY, Policy
+from deepaa.runs import Run, RunError, StopAskedError, part_of, read_json
+from deepaa.search.gradient_matching.check_model import check_untrained
+from deepaa.search.gradient_matching.config import SearchConfig
+from deepaa.search.gradient_matching.minibatch import SearchData
+from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
+from deepaa.search.gradient_matching.search import Search
+from deepaa.search.presets import ProxyConfig
+from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
+
+Record = EpochRecord | StepRecord | LayerRecord
+DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
+SPLITS = "splits.json"
+
+
+class PolicySearch:
+    """A whole search on labelled images: iterate for its records, then take `policy`."""
+
+    def __init__(
+        self,
+        data: LabelledImages,
+        *,
+        space: Space,
+        search: SearchConfig,
+        proxy: ProxyConfig,
+        model: nn.Module | None = None,
+        pretrain: bool = False,
+        device: torch.device | str = "cpu",
+        sizes: tuple[int, int, int] | None = None,
+        run: Run | None = None,
+        checkpoint_seconds: float = 60.0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Split the data, and go on from the run's newest checkpoint if it has one.
+
+        Args:
+            model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
+            pretrain: Train the given model first; one that is not given always is.
+            sizes: Images for pre-training, search and validation.
+            run: Where records, checkpoints and the policy go; None keeps nothing.
+            stop: Called often; once it returns true, the iteration saves and ends with `stopped`
+                true.
+        """
+        self.data, self.space = data, space
+        self.device = torch.device(device)
+        self.run = run if distributed.is_main() else None
+        self.checkpoint_seconds = checkpoint_seconds
+        self.pretrains = model is None or pretrain
+        self._resume()
+        if sizes is None:
+            n, classes = len(data.labels), len(data.class_names)
+            sizes = default_sizes(n, classes, pretrains=self.pretrains)
+        self.splits = distributed.broadcast(run_on_main(self._kept_splits)) or stratified_splits(
+            data.labels, sizes, search.seed, class_names=data.class_names
+        )
+        self.proxy = proxy.trained_on(len(self.splits.pretrain))
+        most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
+        self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
+        self.model = (self._new_model() if model is None else copy_model(model)).to(self.device)
+        self.search: Search | None = None
+        self.stopped = False
+        self._stop = stop
+        self._saved = time.monotonic()
+        self._unsaved: tuple[str, dict[str, Tensor]] | None = None
+        self._write_facts()
+
+    def _new_model(self) -> nn.Module:
+        name = self.proxy.model or default_model(self.data.images, self.device)
+        images, classes = self.data.images[self.splits.pretrain], len(self.data.class_names)
+        return load_model(name, images, classes, self.config.seed)
+
+    def _kept_splits(self) -> Splits | None:
+        """The splits of a run that has a state: the default sizes may have changed since."""
+        if self.run is None or not self._state:
+            return None
+        path = self.run.folder / SPLITS
+        if not path.exists():
+            return None
+        try:
+            parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
+            kept = Splits(**parts)
+            used = torch.cat(kept).bincount(minlength=len(self.data.labels))
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
+        if len(used) > len(self.data.labels) or int(used.max()) > 1:
+            raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
+        return kept
+
+    def _write_facts(self) -> None:
+        if self.run is None:
+            return
+        if not self._state or not (self.run.folder / SPLITS).exists():
+            parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
+            self.run.write_json(SPLITS, parts)
+        facts = {"data": self.data.name, "fingerprint": self.data.fingerprint}
+        self.run.add_provenance({**facts, "device": str(self.device)})
+
+    def _resume(self) -> None:
+        phase, state = "pretrain" if self.pretrains else "search", {}
+        if self.run is not None and (saved := self.run.latest()) is not None:
+            phase, state = saved.position["phase"], saved.tensors
+        self._phase, self._state = distributed.broadcast((phase, state))
+
+    @property
+    def policy(self) -> Policy:
+        """The layers found so far, with what they were found on."""
+        if self.search is None:
+            return Policy.identity(self.space, 0)
+        found = self.search.policy
+        layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
+        info = {
+            "description": f"found by deepaa on {self.data.name}, {layers}",
+            "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
+            "seed": str(self.config.seed),
+            "settings": _differences(self.config),
+        }
+        if (share := self.search.dropped_identity) is not None:
+            info[DROPPED_IDENTITY] = f"{share:.4f}"
+        return Policy(found.table, found.phases[0].stages, info=info)
+
+    def check_model(self) -> None:
+        """Refuse a network that cannot be searched with, before it is trained for it."""
+        frozen = frozen_copy(self.model).to(self.device)
+        few = self.splits.search[:2]
+        images, labels = self.data.images[few], self.data.labels[few]
+        largest = int(self.data.labels.max())
+        check_untrained(frozen, images.to(self.device), labels.to(self.device), largest)
+
+    # Running
+
+    def __iter__(self) -> Iterator[Record]:
+        """Pre-train, search and write the policy; records as they come."""
+        try:
+            if self._phase == "pretrain":
+                self.check_model()
+                yield from self._pretrain()
+                self._phase = "search"
+            yield from self._search()
+        except StopAskedError:
+            self.save()
+            self.stopped = True
+            return
+        if self.run is not None:
+            self.run.write_policy(self.policy)
+
+    def _pretrain(self) -> Iterator[EpochRecord]:
+        part = self.splits.pretrain
+        policy = default_augmentation(self.space) if self.proxy.augment else None
+        config = dataclasses.replace(
+            self.proxy.train,
+            seed=self.config.seed,
+            precision=precision_on(self.device, self.config.precision),
+            channels_last=self.proxy.train.channels_last or self.device.type == "cuda",
+        )
+        images, labels = self.data.images[part], self.data.labels[part]
+        batches = ImageBatches(images, labels, policy, config, self.device)
+        training = Training(self.model, batches, config)
+        # every process trains all batches, so all ask at the same time
+        training.before_step = self._check_stop
+        if self._state:
+            training.load_state(self._state)
+            self._state = {}
+        for record in training:
+            self._log("epoch", record)
+            self._checkpoint("pretrain", training.state(), now=training.epoch == config.epochs)
+            yield record
+            self._check_stop()
+
+    def _search(self) -> Iterator[StepRecord | LayerRecord]:
+        weights = part_of(self._state, "model.") or self.model.state_dict()
+        # every process trains alike, up to rounding; from here on they must be equal
+        weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
+        self.model.load_state_dict(weights)
+        d, (_, search, validation) = self.data, self.splits
+        parts = [d.images[search], d.labels[search], d.images[validation], d.labels[validation]]
+        data = SearchData(*(part.to(self.device) for part in parts))
+        frozen = frozen_copy(self.model).to(self.device)
+        self.search = Search(frozen, data, self.space, self.config)
+        if distributed.world_size() == 1:  # processes that wait for each other stop after a step
+            self.search.before_image = self._check_stop
+        if self._phase == "search" and self._state:
+            self.search.load_state(part_of(self._state, "search."))
+        self._state = {}
+        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
+        for record in self.search:
+            is_layer = isinstance(record, LayerRecord)
+            self._log("layer" if is_layer else "step", record)
+            state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
+            self._checkpoint("search", {**fixed, **state}, now=is_layer)
+            yield record
+            self._check_stop()
+
+    def _check_stop(self) -> None:
+        if distributed.any_rank(self._stop()):
+            raise StopAskedError
+
+    # Saving
+
+    def _log(self, kind: str, record: Record) -> None:
+        if self.run is not None:
+            self.run.log({"kind": kind, **record._asdict()})
+
+    def _checkpoint(self, phase: str, state: dict[str, Tensor], *, now: bool) -> None:
+        """Hold the state that belongs to the newest record, and save it when it is time."""
+        self._unsaved = (phase, state)
+        if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
+            self.save()
+
+    def save(self) -> None:
+        """Write the state after the newest record to disk; may be called at any time."""
+        if self._unsaved is None:
+            return
+        phase, state = self._unsaved
+        if self.run is not None:
+            self.run.save(state, {"phase": phase})
+        self._unsaved = None
+        self._saved = time.monotonic()
+
+
+def _differences(config: SearchConfig) -> str:
+    """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
+    usual = dataclasses.replace(SearchConfig(), seed=config.seed)
+    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    texts = [
+        f"{name}={'auto' if value is None else value}"
+        for name, value in values.items()
+        if value != getattr(usual, name)
+    ]
+    return ", ".join(texts) or "the defaults"
+
+
+def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
+    """The policy of crop, flip and cutout, without those that the space leaves out."""
+    have: dict[str, Operation] = {op.name: op for op in space.operations}
+    wanted = [have[name] for name in names if name in have]
+    return Policy.always(*wanted) if wanted else Policy.identity(space)

@@ -1,0 +1,253 @@
+"""A plain training loop: uint8 images on the device, augmented many batches ahead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from deepaa import distributed
+from deepaa.models import unwrap_compiled
+from deepaa.ops import hash_int
+from deepaa.train.batches import Batches
+from deepaa.train.config import TrainConfig, learning_rate
+from deepaa.train.evaluation import check_model
+from deepaa.train.step import LOSS, NORM, RIGHT, Randomness, make_step
+
+CHECK_STEPS = 64
+"""Steps between two checks of the losses, each of which waits for the device."""
+
+
+class EpochRecord(NamedTuple):
+    """What an epoch of training did."""
+
+    epoch: int
+    """Counted from 0."""
+    loss: float
+    """Mean over the images, as trained on: augmented, smoothed labels."""
+    accuracy: float
+    """Share of the augmented images classified right, before each step."""
+    lr: float
+    """Learning rate of the first step."""
+    seconds: float
+    images: int
+
+
+class Training:
+    """The training of one network: iterating does the epochs left and yields a record of each.
+
+    The network is trained in place. All randomness is a function of the seed and the epoch, so
+    `state()` needs no generator state, and on a CPU a resumed training equals an uninterrupted one
+    bit for bit, for one number of threads.
+    """
+
+    before_step: Callable[[], None] = staticmethod(lambda: None)
+    """Called before each step; what it raises leaves the epoch, which is then lost."""
+
+    def __init__(self, model: nn.Module, batches: Batches, config: TrainConfig) -> None:
+        """Move the model to the device of the batches and check that they fit.
+
+        Where several processes of `deepaa.distributed` share the batches, batch norm looks at a
+        process's own share; `state` is alike in all of them but for its statistics.
+        """
+        self.model = unwrap_compiled(model).to(batches.device)
+        self.batches, self.config, self.device = batches, config, batches.device
+        blank = torch.zeros(1, *batches.image_shape, dtype=torch.uint8, device=self.device)
+        check_model(self.model, blank, batches.labels)
+        if config.channels_last:
+            self.model.to(memory_format=torch.channels_last)
+        self._step = make_step(self.model, config, self.device, shared=batches.shared)
+        self._randomness = Randomness(self.device)
+        self.epoch = 0
+        """Epochs done."""
+        self._whole = True
+
+    def __iter__(self) -> Iterator[EpochRecord]:
+        """Train the epochs that are left, yielding between them."""
+        while self.epoch < self.config.epochs:
+            yield self.train_epoch()
+
+    # One epoch
+
+    def train_epoch(self) -> EpochRecord:
+        """Train one epoch."""
+        steps = self.steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                record: EpochRecord = end.value
+                return record
+
+    def steps(self) -> Generator[None, None, EpochRecord]:
+        """One epoch that pauses after each step it has started, for trainings that take turns."""
+        self._require_whole()
+        self._whole = False  # until the epoch ends; an exception leaves weights of no epoch
+        begin = time.perf_counter()
+        self.model.train()
+        seed = hash_int(self.config.seed, self.epoch)
+        self._randomness.seed(hash_int(seed, distributed.rank() if self.batches.shared else 0))
+        sizes = self.batches.sizes
+        count = len(sizes)
+        stats = torch.zeros(3, count, device=self.device)  # loss, norm and hits of each step
+        for step, (images, labels) in enumerate(self.batches.epoch(self.epoch)):
+            self.before_step()
+            rate = learning_rate(self.config, self.epoch + (step + 0.5) / count)
+            with self._randomness.active():
+                rows = sizes[step] * self.config.copies
+                stats[:, step] = self._step(images, labels, rate, rows)
+            if (step + 1) % CHECK_STEPS == 0:
+                self._check_finite(stats)
+            yield
+        return self._end_epoch(self._check_finite(stats), begin)
+
+    def _end_epoch(self, stats: Tensor, begin: float) -> EpochRecord:
+        sizes = self.batches.sizes
+        rows = sum(sizes) * self.config.copies
+        shares = torch.tensor(sizes, device=self.device).double() / sum(sizes)
+        loss, accuracy = (
+            float(stats[LOSS].double() @ shares),
+            float(stats[RIGHT].double().sum()),
+        )
+        lr = learning_rate(self.config, self.epoch + 0.5 / len(sizes))
+        seconds = time.perf_counter() - begin
+        record = EpochRecord(self.epoch, loss, accuracy / rows, lr, seconds, rows)
+        self.epoch += 1
+        self._whole = True
+        return record
+
+    def _check_finite(self, stats: Tensor) -> Tensor:
+        """The statistics of all processes; raises where a loss or a gradient is not finite.
+
+        Waits for the device. The error counts epochs and steps from 1, as progress does.
+        """
+        if self.batches.shared:
+            norms = stats[NORM].clone()
+            stats = stats.clone()
+            dist.all_reduce(stats)
+            stats[NORM] = norms  # every process knows the whole gradient
+        bad = ~stats.isfinite().all(0)
+        if bool(bad.any()):
+            step = int(bad.int().argmax())
+            raise FloatingPointError(
+                f"seed {self.config.seed}, epoch {self.epoch + 1}, step {step + 1}: loss "
+                f"{float(stats[LOSS, step])}, gradient norm {float(stats[NORM, step])}; lower lr "
+                f"({self.config.lr}) or look at the images"
+            )
+        return stats
+
+    # Checkpoints
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a resumed training needs, as copies on the CPU: weights, momentum, epoch."""
+        self._require_whole()
+        copies = {
+            name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name, t in self._tensors().items()
+        }
+        return {**copies, "epoch": torch.tensor(self.epoch)}
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """`state` as copies where the network is: quick, for states that are seldom saved."""
+        self._require_whole()
+        copies = {name: t.detach().clone() for name, t in self._tensors().items()}
+        return {**copies, "epoch": torch.tensor(self.epoch)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from `state`; nothing changes if it does not fit."""
+        epoch = int(state["epoch"]) if "epoch" in state else -1
+        if not 0 <= epoch <= self.config.epochs:
+            raise ValueError(f"state of epoch {epoch}; this training has {self.config.epochs}")
+        tensors = self._tensors()
+        _check_state(state, tensors)
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(state[name])
+        self.epoch, self._whole = epoch, True
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All tensors that training changes, by name."""
+        weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        memory = self._step.momentum()
+        momentum = {
+            f"momentum.{name}": memory[parameter]
+            for name, parameter in self.model.named_parameters()
+            if parameter in memory
+        }
+        return {**weights, **momentum}
+
+    def _require_whole(self) -> None:
+        if not self._whole:
+            raise RuntimeError(
+                f"epoch {self.epoch + 1} was interrupted: its weights belong to no epoch; load a "
+                "state"
+            )
+
+
+Outcome = EpochRecord | FloatingPointError | None
+"""Of one more epoch: what it did, why it failed, or None where none was left."""
+
+
+def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
+    """Train several networks in turns, step by step; yields when each has done one more epoch.
+
+    On CUDA each has a stream of its own, so that small networks fill the device together. Each ends
+    as if it were alone: one whose loss is no number ends there, and the others go on.
+    """
+    streams = [_own_stream(training.device) for training in trainings]
+    failed: set[int] = set()
+
+    def left() -> list[int]:
+        return [
+            place
+            for place, training in enumerate(trainings)
+            if place not in failed and training.epoch < training.config.epochs
+        ]
+
+    while places := left():
+        records: list[Outcome] = [None] * len(trainings)
+        running = {place: trainings[place].steps() for place in places}
+        for stream in filter(None, streams):  # weights may have been written since
+            stream.wait_stream(torch.cuda.current_stream(stream.device))
+        fresh = set(running)
+        while running:
+            for place, steps in list(running.items()):
+                own = streams[place]
+                try:
+                    with torch.cuda.stream(own):
+                        next(steps)
+                except StopIteration as end:  # the epoch's last look has waited for the device
+                    records[place] = end.value
+                    del running[place]
+                except FloatingPointError as error:
+                    records[place] = error
+                    failed.add(place)
+                    del running[place]
+                if own is not None and place in fresh:
+                    own.synchronize()  # the others use the policy's tables that it has sent
+                    fresh.discard(place)
+        yield records
+
+
+def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream of its own; None where there are none."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    missing = sorted(expected.keys() - state.keys())
+    surplus = sorted(state.keys() - expected.keys() - {"epoch"})
+    if missing or surplus:
+        raise ValueError(f"the state lacks {missing[:3] or 'nothing'}, has {surplus[:3]} too much")
+    for name, target in expected.items():
+        if state[name].shape != target.shape or state[name].dtype != target.dtype:
+            raise ValueError(
+                f"the state's {name} is {state[name].dtype} {tuple(state[name].shape)}, expected "
+                f"{target.dtype} {tuple(target.shape)}"
+            )

@@ -1,0 +1,287 @@
+"""`DeepAutoAugment` applies a policy to PIL images, arrays and tensors and keeps their kind."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.data import get_worker_info
+
+from deepaa.ops import (
+    ForkSafeLock,
+    Operation,
+    apply_batch,
+    fresh_keys,
+    hash_int,
+    pil_to_tensor,
+    run_pil,
+    sample_key,
+    sample_keys,
+    tensor_to_pil,
+    to_device,
+)
+from deepaa.policy import Policy, load_policy
+from deepaa.transforms.inputs import (
+    batch_numbers,
+    batch_size,
+    check_shape,
+    image_places,
+    plain,
+    rewrap,
+    shared_tensor,
+    whole_number,
+)
+
+Array = np.ndarray[Any, Any]
+_LOCK = ForkSafeLock()
+PILLOW_CHANNELS = (1, 3)
+"""Single uint8 images go through Pillow: equal, faster for small ones, no tables for each size."""
+
+
+class DeepAutoAugment(nn.Module):
+    """Applies a policy to the images of a sample and returns everything else unchanged.
+
+    Inputs are given as to a torchvision v2 transform: one or several, nested in tuples, lists and
+    dicts. The structure comes back the same. An image keeps its kind:
+
+    - a PIL image, RGB or L;
+    - a numpy array, uint8 (H, W), or uint8 or float (H, W, C) with at most 4 channels;
+    - a tensor, uint8 or float, (C, H, W), or (N, C, H, W) where each image has its own draw;
+    - a `tv_tensors.Image`. Boxes, masks, key points and videos are refused.
+
+    Which leaves are images follows torchvision's rule: every PIL image and `tv_tensors.Image`. If
+    there is none, it is the first array of the shapes above or tensor of three or more dimensions.
+    Other arrays and tensors pass through. Several images in one call get the same draw: call once
+    per image for separate ones.
+
+    Float images lie in [0, 1] and are rounded to 8 bits on the way: augment before you normalise.
+    No gradient flows back to them. Tensors come back contiguous, on the device they came from. The
+    transform has no parameters. Like torchvision's it augments in `eval()` mode too: leave it out
+    of the pipeline for validation.
+
+    Randomness is one key per image. The same key gives the same pixels for every kind of input, on
+    every device, compiled or not:
+
+    - With `seed` and `index`, draws are a pure function of (seed, epoch, index): the same for any
+      order, any number of workers, and after a restart. `AugmentedDataset` supplies the index.
+    - With `seed` alone, the calls in an epoch are numbered. DataLoader workers mix in their own
+      seed, which torch draws anew for each epoch. Ranks of a distributed run need different seeds.
+    - Without `seed`, keys come from torch's global CPU generator, which DataLoader seeds in each
+      worker.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | str | Path,
+        seed: int | None = None,
+        *,
+        operations: Sequence[Operation] = (),
+    ) -> None:
+        """Load the policy if it is a name or a path.
+
+        Args:
+            policy: A policy, or the name or path of one for `load_policy`.
+            seed: A whole number, for draws that can be repeated.
+            operations: Your own operations that the policy's file names.
+        """
+        super().__init__()
+        self.policy = _as_policy(policy, operations)
+        self.seed = None if seed is None else whole_number(seed, "seed", -(2**63), 2**64 - 1)
+        self._start(torch.zeros(1, dtype=torch.int64, device="cpu"), [0, 0])
+
+    def _start(self, epoch: Tensor, calls: list[int]) -> None:
+        """Make the state that is not pickled as it is."""
+        with torch.inference_mode(False):  # an inference tensor could not be changed outside
+            # Shared memory, so that workers that live through many epochs see `set_epoch`. Not a
+            # buffer: `.to("cuda")` would move it, and reading it would then wait for the device.
+            self._epoch = shared_tensor(epoch)
+            # Calls so far, and the epoch they belong to. A tensor, because compiled code would take
+            # an int for a constant; it travels as a list, so that workers never share it.
+            self._calls = torch.tensor(calls, device="cpu")
+        self._handle = next(_HANDLES)
+        _TRANSFORMS[self._handle] = self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle and copy without what belongs to this process."""
+        state = {**self.__dict__, "_calls": self._calls.tolist()}
+        del state["_handle"]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore; the copy gets an epoch of its own unless it went to a worker."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._start(state["_epoch"], state["_calls"])
+
+    def extra_repr(self) -> str:
+        """The policy and the seed."""
+        return f"{self.policy}, seed={self.seed}"
+
+    @property
+    def epoch(self) -> int:
+        """The epoch in force, here and in all workers."""
+        return int(self._epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Change the draws of a seeded transform, and the phase of a policy with a schedule.
+
+        Call it before each epoch's iteration; workers that are already running see it.
+        """
+        self._epoch.fill_(whole_number(epoch, "epoch", 0, 2**63 - 1))
+
+    def forward(self, *inputs: Any, index: Any = None) -> Any:
+        """The inputs with their images augmented.
+
+        Args:
+            index: The sample's number in the dataset; for a batch, the N numbers. Needs a seed.
+        """
+        if not inputs:
+            raise TypeError("DeepAutoAugment needs an image, got no input")
+        if index is not None and self.seed is None:
+            raise ValueError(
+                "index has no meaning without a seed: use DeepAutoAugment(policy, seed=0)"
+            )
+        leaves, structure = tree_flatten(inputs[0] if len(inputs) == 1 else inputs)
+        places = image_places(leaves)
+        images = [leaves[place] for place in places]
+        n = batch_size(images)
+        with torch.no_grad():
+            if torch.compiler.is_compiling():
+                images = self._augment_compiled(images, n, index)
+            elif n is None:
+                key, epoch = self._key(index), self.epoch
+                images = [self._augment_one(image, key, epoch) for image in images]
+            else:
+                images = self._augment_batches(images, n, index)
+        for place, image in zip(places, images, strict=True):
+            leaves[place] = image
+        return tree_unflatten(leaves, structure)
+
+    # Keys
+
+    def _key(self, index: Any) -> int:
+        """The key of one image."""
+        if index is not None:
+            return sample_key(self.seed or 0, self.epoch, whole_number(index, "index of one image"))
+        if self.seed is None:
+            return int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))  # as `fresh_keys` does
+        return sample_key(*_stream(self.seed, self.epoch, self._calls), 0)
+
+    def _keys(self, images: Tensor, index: Tensor | None, epoch: int, calls: Tensor) -> Tensor:
+        """(N,) keys on the device of the images."""
+        if index is not None:
+            if index.device.type == "cpu":
+                index = to_device(index, images.device)
+            return sample_keys(self.seed or 0, epoch, index.to(images.device))
+        if self.seed is None:
+            return fresh_keys(len(images), images.device)
+        numbers = torch.arange(len(images), device=images.device)
+        return sample_keys(*_stream(self.seed, epoch, calls), numbers)
+
+    # Images
+
+    def _augment_one(self, image: Any, key: int, epoch: int) -> Any:
+        """A PIL image, an array or a (C, H, W) tensor."""
+        if isinstance(image, Tensor):
+            return rewrap(self._augment_tensor(plain(image), key, epoch), image)
+        if isinstance(image, np.ndarray):
+            return self._augment_array(image, key, epoch)
+        return run_pil(image, self.policy.draw_one(key, epoch), self.policy.table)
+
+    def _augment_tensor(self, image: Tensor, key: int, epoch: int) -> Tensor:
+        is_pillow = image.dtype == torch.uint8 and image.device.type == "cpu"
+        if is_pillow and len(image) in PILLOW_CHANNELS:
+            return pil_to_tensor(self._augment_one(tensor_to_pil(image), key, epoch))
+        keys = to_device(torch.tensor([key], device="cpu"), image.device)
+        return self._run(image[None], keys, epoch)[0]
+
+    def _augment_array(self, image: Array, key: int, epoch: int) -> Array:
+        pixels = image if image.ndim == 3 else image[:, :, None]
+        if pixels.dtype == np.uint8 and pixels.shape[2] in PILLOW_CHANNELS and pixels.size:
+            from PIL.Image import fromarray
+
+            pil = fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+            return np.array(self._augment_one(pil, key, epoch)).reshape(image.shape)
+        # a copy, because torch refuses mirrored arrays and warns of read-only ones
+        tensor = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
+        check_shape(tensor)
+        out = self._augment_tensor(tensor, key, epoch).permute(1, 2, 0).numpy()
+        return np.ascontiguousarray(out).reshape(image.shape)
+
+    def _augment_batches(self, images: list[Tensor], n: int, index: Any) -> list[Tensor]:
+        numbers = None if index is None else batch_numbers(index, n)
+        epoch = self.epoch
+        keys = self._keys(images[0], numbers, epoch, self._calls)
+        return [
+            rewrap(self._run(plain(image), keys.to(image.device), epoch), image) for image in images
+        ]
+
+    def _augment_compiled(self, images: list[Tensor], n: int | None, index: Any) -> list[Tensor]:
+        """The same through opaque operators: a compiler could not see the epoch change inside."""
+        if index is not None:
+            index = batch_numbers(torch.as_tensor(index).view(1) if n is None else index, n or 1)
+        batches = [image.detach() if image.ndim == 4 else image.detach()[None] for image in images]
+        keys = _compiled_keys(batches[0], index, self._epoch, self._calls, self._handle)
+        done = [_compiled_run(batch, keys, self._epoch, self._handle) for batch in batches]
+        return [out if n is not None else out[0] for out in done]
+
+    def _run(self, images: Tensor, keys: Tensor, epoch: int) -> Tensor:
+        """(N, C, H, W) under the draws of the keys: a new contiguous tensor."""
+        draw = self.policy.draw(keys, epoch)
+        return apply_batch(images.detach(), draw, self.policy.table).contiguous()
+
+
+# Compiled graphs carry no Python objects, so they name a transform by number.
+_HANDLES = itertools.count(1)
+_TRANSFORMS: weakref.WeakValueDictionary[int, DeepAutoAugment] = weakref.WeakValueDictionary()
+# A CUDA graph would replay the keys and the phase of its first call for ever.
+_TAGS = (torch.Tag.cudagraph_unsafe,)
+
+
+@torch.library.custom_op("deepaa::keys", mutates_args=("calls",), tags=_TAGS)
+def _compiled_keys(
+    images: Tensor, index: Tensor | None, epoch: Tensor, calls: Tensor, transform: int
+) -> Tensor:
+    # `calls` counts as changed in every case, so that no compiler merges two calls into one
+    return _TRANSFORMS[transform]._keys(images, index, int(epoch), calls)
+
+
+@_compiled_keys.register_fake
+def _(images: Tensor, index: Tensor | None, epoch: Tensor, calls: Tensor, transform: int) -> Tensor:
+    return images.new_empty(images.shape[0], dtype=torch.int64)
+
+
+@torch.library.custom_op("deepaa::augment", mutates_args=(), tags=_TAGS)
+def _compiled_run(images: Tensor, keys: Tensor, epoch: Tensor, transform: int) -> Tensor:
+    return _TRANSFORMS[transform]._run(images, keys.to(images.device), int(epoch))
+
+
+@_compiled_run.register_fake
+def _(images: Tensor, keys: Tensor, epoch: Tensor, transform: int) -> Tensor:
+    return torch.empty_like(images, memory_format=torch.contiguous_format)
+
+
+def _as_policy(policy: Policy | str | Path, operations: Sequence[Operation]) -> Policy:
+    if isinstance(policy, str | Path):
+        return load_policy(policy, operations)
+    if not isinstance(policy, Policy):
+        raise TypeError(f"policy should be a Policy, a name or a path, got {policy!r}")
+    if operations:
+        raise ValueError("operations are for policies loaded by name or path; this one has its own")
+    return policy
+
+
+def _stream(seed: int, epoch: int, calls: Tensor) -> tuple[int, int]:
+    """The (seed, number) of this process's next call in this epoch."""
+    with _LOCK:
+        count, of_epoch = calls.tolist()
+        call = count if of_epoch == epoch else 0
+        calls[0], calls[1] = call + 1, epoch
+    worker = get_worker_info()
+    return hash_int(hash_int(seed, epoch), worker.seed if worker else 0), call

@@ -1,0 +1,434 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from deepaa.cli.bench import ops as bench
+from deepaa.cli.bench import peers as bench_peers
+from deepaa.cli.bench import timing as bench_timing
+from deepaa.cli.bench.peers import OURS, PEERS, Contestant, Made
+from deepaa.cli.bench.tables import OpsReport, ops_tables, ratios_to_peers, report_json
+from deepaa.cli.bench.timing import Result, Setting
+from deepaa.ops import kernels_c
+from deepaa.ops.space import CIFAR
+from deepaa.policy.policy import Policy
+from deepaa.runs import write_file
+
+LAYERS = 3
+ALL = (*OURS, *PEERS)
+NAMES = [f"{c.name} ({c.takes})" for c in ALL]
+TINY = Setting("cpu", 32, 2, 8)
+
+
+def is_installed(contestant: Contestant) -> bool:
+    try:
+        contestant.make(Policy.uniform(CIFAR, 1))
+    except ModuleNotFoundError as error:
+        if str(error.name).split(".")[0] != contestant.library:
+            raise
+        return False
+    return True
+
+
+def made(contestant: Contestant) -> Made:
+    if not is_installed(contestant):
+        pytest.skip(f"{contestant.library} is not installed")
+    return contestant.make(Policy.uniform(CIFAR, LAYERS))
+
+
+def to_batch(contestant: Contestant, outputs: Any) -> Tensor:
+    """Outputs (or inputs) of any form as (N, 3, H, W) in 0..255."""
+    if isinstance(outputs, Tensor):
+        return outputs * 255 if outputs.is_floating_point() else outputs
+    if isinstance(outputs[0], Tensor):
+        return torch.stack(outputs)
+    arrays = np.stack([np.asarray(image) for image in outputs])
+    return torch.from_numpy(arrays).permute(0, 3, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return bench.bench_images(32, 32)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[OpsReport, Path]:
+    path = tmp_path_factory.mktemp("bench") / "ops.json"
+    report = bench.measure_ops(
+        sizes=(32, 24), batch=8, device="cpu", seconds=0.01, breakdown=True, out=path
+    )
+    return report, path
+
+
+# The whole run
+
+
+def test_tiny_run_has_a_row_for_everyone_in_every_setting(tiny: tuple[OpsReport, Path]) -> None:
+    report, _ = tiny
+    rows = [(r.setting.size, r.name, r.takes) for r in report.results]
+    assert rows == [(size, c.name, c.takes) for size in (32, 24) for c in ALL]
+    for contestant, result in zip(2 * ALL, report.results, strict=True):
+        if is_installed(contestant):
+            assert result.note == ""
+            assert result.rate is not None
+            assert result.slowest is not None
+            assert result.fastest is not None
+            assert 0 < result.slowest <= result.rate <= result.fastest
+            assert result.repeats >= bench_timing.REPEATS
+            assert result.images % 8 == 0
+        else:
+            assert result.note == bench_timing.NOT_INSTALLED
+
+
+def test_operation_rate_is_rate_times_operations(tiny: tuple[OpsReport, Path]) -> None:
+    ran = [r for r in tiny[0].results if r.rate is not None]
+    assert ran
+    for r in ran:
+        assert r.rate is not None
+        assert r.operations == (1 if "Trivial" in r.name else 2)
+        assert r.operation_rate == pytest.approx(r.rate * r.operations)
+
+
+def test_breakdown_times_every_operation(tiny: tuple[OpsReport, Path]) -> None:
+    names = [op.name for op in CIFAR.operations]
+    assert [(t.setting.size, t.operation) for t in tiny[0].breakdown] == [
+        (size, name) for size in (32, 24) for name in names
+    ]
+    assert all(t.batch_us > 0 and (t.pil_us or 0) > 0 for t in tiny[0].breakdown)
+
+
+def test_json_file_holds_the_report(tiny: tuple[OpsReport, Path]) -> None:
+    report, path = tiny
+    content = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert content["format"] == "deepaa-bench-ops"
+    assert content["version"] == 1
+    assert content["created"] == report.created
+    assert content["versions"]["torch"]
+    assert content["hardware"]["cpu"]
+    assert content["hardware"]["threads"] == 1
+    assert content["hardware"]["cpu_kernels"] == ("C" if kernels_c.available() else "torch")
+    assert content["options"]["space"] == "cifar"
+    assert len(content["results"]) == len(report.results)
+    first = content["results"][0]
+    assert first["device"] == "cpu"
+    assert first["batch"] == 8
+    assert first["operation_rate"] == report.results[0].operation_rate
+    assert len(content["breakdown"]) == len(report.breakdown)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]  # no draft is left
+
+
+def test_tables_show_every_result(tiny: tuple[OpsReport, Path]) -> None:
+    report, _ = tiny
+    tables = ops_tables(report)
+    assert len(tables) == 4  # two sizes, results and breakdown
+    assert tables[0].title.startswith("CPU, 32 x 32, batch 8, 2 layers")
+    for table in tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert [row[0] for row in tables[0].rows] == [c.name for c in ALL]
+
+
+# Who takes part
+
+
+@pytest.mark.parametrize("contestant", ALL, ids=NAMES)
+def test_contestant_changes_images_and_leaves_its_input(
+    contestant: Contestant, images: Tensor
+) -> None:
+    ready = made(contestant)
+    inputs = bench_peers.prepare(contestant, images.clone())
+    outputs = [bench_peers.run_once(contestant, ready, inputs) for _ in range(8)]
+    assert to_batch(contestant, inputs).round().to(torch.uint8).equal(images)
+    pixels = torch.stack([to_batch(contestant, out).float() for out in outputs])
+    assert pixels.shape == (8, *images.shape)
+    changed = (pixels - images).abs().amax((2, 3, 4)) > 0.5
+    assert changed.float().mean() > 0.5
+    assert type(outputs[0]) is type(inputs)
+
+
+@pytest.mark.parametrize("contestant", ALL, ids=NAMES)
+def test_contestant_draws_as_it_says(contestant: Contestant, images: Tensor) -> None:
+    ready = made(contestant)
+    if contestant.library == "kornia":
+        pytest.skip("one draw of operations, but a sign per image: see the count below")
+    same = images[:1].expand(32, -1, -1, -1)
+    inputs = bench_peers.prepare(contestant, same)
+    kinds = set()
+    for _ in range(4):
+        out = to_batch(contestant, bench_peers.run_once(contestant, ready, inputs))
+        kinds.add(len(out.flatten(1).unique(dim=0)))
+    if contestant.draws == "batch":
+        assert kinds == {1}
+    else:
+        assert min(kinds) > 8
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
+    """The argument lists of every call of `owner.name`, which still does its work."""
+    real, calls = getattr(owner, name), []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def applied(
+    contestant: Contestant, ready: Made, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], int]:
+    """A function that says how many operations have been applied so far, over all images."""
+    if contestant.library == "torchvision":
+        base = sys.modules[type(ready.run).__module__]._AutoAugmentBase  # type: ignore[attr-defined]
+        calls = count_calls(monkeypatch, base, "_apply_image_or_video_transform")
+        return lambda: len(calls)
+    if contestant.library == "timm":
+        lists = [count_calls(monkeypatch, op, "aug_fn") for op in ready.run.ops]  # type: ignore[attr-defined]
+        return lambda: sum(map(len, lists))
+    if contestant.library == "albumentations":
+        from albumentations.core.transforms_interface import BasicTransform
+
+        calls = count_calls(monkeypatch, BasicTransform, "apply_with_params")
+        return lambda: len(calls)
+    if contestant.library == "kornia":
+        return lambda: len(ready.run._params)  # type: ignore[attr-defined]
+    if contestant.takes == "PIL":
+        calls = count_calls(monkeypatch, bench_peers, "run_pil")
+        return lambda: sum(len(steps) for _, steps, _ in calls)
+    if contestant.name == "deepaa torch kernels":
+        calls = count_calls(monkeypatch, bench_peers, "apply_torch")
+        return lambda: sum(draw.choice.numel() for _, draw, _ in calls)
+    calls = count_calls(monkeypatch, bench_peers, "apply_batch")
+    return lambda: sum(draw.choice.numel() for _, draw, _ in calls)
+
+
+@pytest.mark.parametrize("contestant", ALL, ids=NAMES)
+def test_contestant_applies_the_operations_it_is_credited_with(
+    contestant: Contestant, images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = made(contestant)
+    inputs = bench_peers.prepare(contestant, images)
+    count = applied(contestant, ready, monkeypatch)
+    bench_peers.run_once(contestant, ready, inputs)
+    draws = 1 if contestant.draws == "batch" else len(images)
+    assert count() == ready.operations * draws
+    expected = {"deepaa": LAYERS, "torchvision TrivialAugmentWide": 1}
+    by_name = expected.get(contestant.library, expected.get(contestant.name, 2))
+    assert ready.operations == by_name
+
+
+def test_peers_are_chosen_by_library() -> None:
+    chosen = [c.library for c in bench_peers.contestants(("timm",), "cpu")]
+    assert chosen == ["deepaa"] * len(OURS) + ["timm"]
+    assert all("cuda" in c.devices for c in bench_peers.contestants(bench.LIBRARIES, "cuda"))
+    with pytest.raises(ValueError, match="no peer 'imgaug'; choose from torchvision, kornia"):
+        bench_peers.contestants(("imgaug",), "cpu")
+
+
+# Faults
+
+
+def contestant_of(make: Callable[[Policy], Made], library: str = "somebody") -> Contestant:
+    return Contestant("x", library, "uint8 batch", "image", ("cpu",), make)
+
+
+def test_a_peer_that_fails_is_reported_and_stops_nobody(images: Tensor) -> None:
+    calls = 0
+
+    def late(batch: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise RuntimeError("tired\nof it")
+        return batch
+
+    def broken(_: Policy) -> Made:
+        raise OSError("no library")
+
+    def needs_other(_: Policy) -> Made:
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+    who = [
+        contestant_of(broken),
+        contestant_of(lambda _: Made(late, 1)),
+        contestant_of(needs_other),
+        contestant_of(lambda _: Made(lambda batch: batch.clone(), 1)),
+    ]
+    timings = bench_timing.measure(who, images, Policy.uniform(CIFAR, 1), 1e-6, TINY)
+    assert [t.note for t in timings] == [
+        "failed: OSError: no library",
+        "failed: RuntimeError: tired",
+        "failed: ModuleNotFoundError: No module named 'other'",
+        "",
+    ]
+    assert [t.rate is None for t in timings] == [True, True, True, False]
+
+
+def test_a_missing_peer_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "timm", None)
+    report = bench.measure_ops(sizes=(8,), batch=2, device="cpu", seconds=0.001, peers=("timm",))
+    timm = report.results[-1]
+    assert timm.name == "timm rand-m9-n2-p1"
+    assert timm.rate is None
+    assert timm.note == "not installed (pip install deepaa[bench])"
+    assert report.comparisons == []
+    assert ops_tables(report)[0].rows[-1][-1] == timm.note
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "tpu"}, "--device should be cpu, cuda or auto, got 'tpu'"),
+        ({"space": "mnist"}, "no space 'mnist'; choose from cifar, imagenet"),
+        ({"peers": ("imgaug",)}, "no peer 'imgaug'"),
+        ({"out": "no/such/folder/ops.json"}, "there is no folder"),
+        ({"out": "."}, "it is a folder"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        bench.measure_ops(
+            **{"device": "cpu", "seconds": 0.001, "sizes": (8,), "batch": 2} | options
+        )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_cuda_is_refused_without_a_device() -> None:
+    with pytest.raises(ValueError, match="torch finds no CUDA device"):
+        bench.measure_ops(device="cuda")
+
+
+def test_a_failed_write_keeps_what_was_there(tiny: tuple[OpsReport, Path], tmp_path: Path) -> None:
+    path = tmp_path / "ops.json"
+    path.write_text("before")
+    bad = tiny[0]._replace(options={"seconds": float("nan")})
+    with pytest.raises(ValueError, match="JSON"):
+        write_file(path, report_json(bad).encode())
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(OSError, match="folder"):
+        write_file(folder, report_json(tiny[0]).encode())
+    assert path.read_text() == "before"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "ops.json"]
+
+
+# Threads, settings, ratios
+
+
+def fail_while_single_threaded() -> None:
+    with bench_timing.single_thread():
+        variables = os.environ["OMP_NUM_THREADS"], os.environ["MKL_NUM_THREADS"]
+        raise KeyError(" ".join(["found", str(torch.get_num_threads()), *variables]))
+
+
+def test_one_thread_while_it_runs_and_the_old_number_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(KeyError, match="found 1 1 1"):
+            fail_while_single_threaded()
+        assert torch.get_num_threads() == 2
+        assert os.environ["OMP_NUM_THREADS"] == "7"
+        assert "MKL_NUM_THREADS" not in os.environ
+        bench.measure_ops(sizes=(8,), batch=2, device="cpu", seconds=0.001, peers=())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_opencv_is_set_to_one_thread_and_back() -> None:
+    cv2 = pytest.importorskip("cv2")
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(2)
+    try:
+        with bench_timing.single_thread():
+            assert cv2.getNumThreads() == 1
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(before)
+
+
+def test_published_settings() -> None:
+    assert bench.settings_for("cpu", (32, 224)) == [
+        Setting("cpu", 32, 2, 4096),
+        Setting("cpu", 224, 2, 64),
+    ]
+    assert bench.settings_for("cuda", (32, 224)) == [
+        Setting("cuda", 32, 6, 65536),
+        Setting("cuda", 32, 6, 2048),
+        Setting("cuda", 224, 6, 512),
+    ]
+    assert bench.settings_for("cuda", (32,), batch=16, layers=1) == [Setting("cuda", 32, 1, 16)]
+    assert bench.settings_for("cpu", (5000,)) == [Setting("cpu", 5000, 2, 1)]
+
+
+def test_images_are_embedded_ones_at_any_size() -> None:
+    small, large = bench.bench_images(6, 32), bench.bench_images(6, 64)
+    assert small.shape == (6, 3, 32, 32)
+    assert large.shape == (6, 3, 64, 64)
+    assert large.dtype == torch.uint8
+    shrunk = torch.nn.functional.avg_pool2d(large.float(), 2)
+    assert (shrunk - small).abs().mean() < 8  # the same pictures
+    assert len(bench.bench_images(4100, 32)) == 4100  # more than there are
+
+
+def result(name: str, draws: str, rate: float | None, operations: int) -> Result:
+    found = Result(TINY, name, "uint8 batch", draws, note="failed")
+    if rate is None:
+        return found
+    return found._replace(rate=rate, operation_rate=rate * operations, note="")
+
+
+def test_ratio_is_to_the_fastest_peer_that_draws_per_image() -> None:
+    results = [
+        result("deepaa batch", "image", 300.0, 2),
+        result("slow", "image", 100.0, 1),
+        result("fast", "image", 75.0, 2),
+        result("one draw", "batch", 9999.0, 2),
+        result("broken", "image", None, 2),
+    ]
+    (comparison,) = ratios_to_peers(results)
+    assert comparison == (TINY, "fast (uint8 batch)", 4.0)
+    assert ratios_to_peers(results[1:]) == []
+
+
+def test_a_repeat_makes_enough_calls() -> None:
+    assert bench_timing.calls_for(0.001, 2.0) == 20
+    assert bench_timing.calls_for(0.5, 2.0) == 1
+    assert bench_timing.calls_for(0.001, 0.01) == 2  # a short budget is kept
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_tiny_run_on_cuda(tmp_path: Path) -> None:
+    report = bench.measure_ops(
+        sizes=(32,),
+        batch=64,
+        device="cuda",
+        seconds=0.01,
+        breakdown=True,
+        out=tmp_path / "ops.json",
+    )
+    who = bench_peers.contestants(bench.LIBRARIES, "cuda")
+    assert [r.name for r in report.results] == [c.name for c in who]
+    assert all(r.note in ("", bench_timing.NOT_INSTALLED) for r in report.results)
+    ours = report.results[0]
+    assert ours.memory is not None
+    assert 1 <= ours.memory < 1000  # the output at least
+    assert report.hardware["gpu"]["name"]
+    assert len(report.breakdown) == len(CIFAR.operations)

@@ -1,0 +1,412 @@
+"""Labelled data sets of every kind of source, in one form."""
+
+import hashlib
+import inspect
+import logging
+import pickle
+import struct
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from torchvision import datasets
+
+from deepaa.data.embedded import load_embedded
+from deepaa.data.load import fingerprint, load_dataset, read_dataset
+from deepaa.data.scan_report import BadImagesError
+from deepaa.data.splits import SearchSubset, stratified_splits
+from deepaa.data.torchvision import DATASETS
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def check(data, n, shape, classes):
+    assert data.images.shape == (n, 3, *shape)
+    assert data.images.dtype == torch.uint8
+    assert data.images.is_contiguous()
+    assert data.labels.shape == (n,)
+    assert data.labels.dtype == torch.int64
+    assert len(data.class_names) == classes
+    assert data.fingerprint == fingerprint(data.images, data.labels)
+
+
+# Embedded
+
+
+@pytest.mark.parametrize("source", [None, "embedded"])
+def test_embedded(source):
+    train, test = load_dataset(source), load_dataset(source, split="test")
+    check(train, 4000, (32, 32), 10)
+    check(test, 1000, (32, 32), 10)
+    assert train.images.equal(load_embedded().train_images)
+    assert test.labels.equal(load_embedded().test_labels)
+    assert train.name == "embedded"
+    assert train.report is None
+    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+        load_dataset(source, split="val")
+
+
+def test_a_size_is_forced_on_equal_images():
+    check(load_dataset(split="test", size=20), 1000, (20, 20), 10)
+
+
+def test_the_fingerprint_knows_pixels_labels_and_shapes():
+    images, labels = torch.from_numpy(noise(6, 3, 4, 5)), torch.arange(6)
+    first = fingerprint(images, labels)
+    assert len(first) == 64
+    assert first == fingerprint(images.clone(), labels.clone())
+    assert first == fingerprint(images.to(memory_format=torch.channels_last), labels)
+    changed = images.clone()
+    changed[5, 2, 3, 4] ^= 1
+    others = [
+        fingerprint(changed, labels),
+        fingerprint(images, labels.flip(0)),
+        fingerprint(images.reshape(6, 3, 5, 4), labels),
+    ]
+    assert len({first, *others}) == 4
+    # the definition, so that it stays the same
+    text = b"(6, 3, 4, 5) (6,)" + images.numpy().tobytes() + labels.numpy().tobytes()
+    assert first == hashlib.sha256(text).hexdigest()
+
+
+# torchvision
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_missing_cifar_says_what_to_do(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=r"not found under .* download=True .*--download"):
+        load_dataset(name, root=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+class Payload:
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return (open, (str(self.marker), "w"))
+
+
+def test_pickles_are_read_only_after_their_checksum(tmp_path):
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    content = pickle.dumps(Payload(tmp_path / "marker"))
+    for file in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
+        (folder / file).write_bytes(content)
+    with pytest.raises(FileNotFoundError, match="damaged"):
+        load_dataset("cifar10", root=tmp_path)
+    assert not (tmp_path / "marker").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "cls"), [("cifar10", datasets.CIFAR10), ("cifar100", datasets.CIFAR100)]
+)
+def test_the_official_layout(tmp_path, monkeypatch, name, cls):
+    # small files in the official layout; their checksums stand in for the official ones
+    coarse = name == "cifar100"
+    key, meta = ("fine_labels", "fine_label_names") if coarse else ("labels", "label_names")
+    folder = tmp_path / cls.base_folder
+    folder.mkdir()
+    pixels, labels = noise(12, 3, 32, 32), [i % 3 for i in range(12)]
+
+    def write(file, content):
+        (folder / file).write_bytes(pickle.dumps(content))
+        return hashlib.md5((folder / file).read_bytes()).hexdigest()
+
+    lists = {
+        "train_list": {"data": pixels[:9].reshape(9, -1), key: labels[:9]},
+        "test_list": {"data": pixels[9:].reshape(3, -1), key: labels[9:]},
+    }
+    for attribute, content in lists.items():
+        monkeypatch.setattr(cls, attribute, [[attribute, write(attribute, content)]])
+    md5 = write("meta", {meta: ["ant", "bee", "cow"]})
+    monkeypatch.setattr(cls, "meta", {"filename": "meta", "key": meta, "md5": md5})
+    train = load_dataset(name, root=tmp_path)
+    test = load_dataset(name, root=tmp_path, split="test")
+    check(train, 9, (32, 32), 3)
+    assert train.name == name
+    assert train.class_names == ("ant", "bee", "cow")
+    assert np.array_equal(train.images.numpy(), pixels[:9])
+    assert np.array_equal(test.images.numpy(), pixels[9:])
+    assert test.labels.tolist() == labels[9:]
+
+
+@pytest.fixture
+def fashion(tmp_path):
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, n in (("train", 20), ("t10k", 10)):
+        images, labels = noise(n, 28, 28), np.arange(n, dtype=np.uint8) % 10
+        header = struct.pack(">IIII", 0x803, n, 28, 28)
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
+        header = struct.pack(">II", 0x801, n)
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
+    return tmp_path
+
+
+@pytest.mark.parametrize("source", ["FashionMNIST", "torchvision:FashionMNIST"])
+def test_a_torchvision_name(fashion, source):
+    data = load_dataset(source, root=fashion)
+    check(data, 20, (28, 28), 10)
+    assert data.name == "FashionMNIST"
+    assert data.class_names[0] == "T-shirt/top"
+    assert np.array_equal(data.images[:, 1].numpy(), noise(20, 28, 28))  # grey, repeated
+    assert data.images[:, 0].equal(data.images[:, 2])
+    check(load_dataset(source, root=fashion, split="test", size=32), 10, (32, 32), 10)
+    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+        load_dataset(source, root=fashion, split="val")
+
+
+class Items(Dataset):
+    """A data set as torchvision has them."""
+
+    def __init__(self, items, classes=None):
+        self.items, self.classes = items, classes
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+def test_images_of_different_sizes_and_kinds():
+    items = [
+        (Image.fromarray(noise(10, 12, 3)), 0),
+        (Image.fromarray(noise(10, 30)), np.int64(1)),
+        (torch.from_numpy(noise(1, 300, 300)), torch.tensor(1)),
+    ]
+    data = read_dataset(Items(items, [("tench", "Tinca"), ("dog",)]))
+    check(data, 3, (224, 224), 2)
+    assert data.class_names == ("tench", "dog")
+    assert data.labels.tolist() == [0, 1, 1]
+    check(read_dataset(Items(items[:2] * 2)), 4, (224, 224), 2)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((Image.new("RGB", (4, 4)), (1, 2)), r"Items\[1\] .*Image with tuple"),
+        ((Image.new("RGB", (4, 4)), 1.5), r"Items\[1\] .*float 1\.5"),
+        ((torch.zeros(3, 4, 4), 1), r"Items\[1\] .*uint8 tensor"),
+        ((torch.zeros(4, 4, 4, dtype=torch.uint8), 1), r"Items\[1\] .*\(4, 4, 4\)"),
+        (Image.new("RGB", (4, 4)), r"Items\[1\] is not an image with a label"),
+        ((Image.new("RGB", (4, 4)), -3), r"\[1\] = -3"),
+        ((Image.new("RGB", (4, 4)), 0), "only one class"),
+        ((Image.new("RGB", (4, 4)), 2), "1 of 3 classes have no image: 1; labels should"),
+    ],
+)
+def test_samples_that_are_not_labelled_images(item, message):
+    with pytest.raises(ValueError, match=message):
+        read_dataset(Items([(Image.new("RGB", (4, 4)), 0), item]))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_torchvision_takes_the_arguments_of_the_table(name):
+    known = inspect.signature(getattr(datasets, name)).parameters
+    for split, arguments in DATASETS[name].items():
+        assert {"root", "download", *arguments} <= set(known)
+        if "split" in arguments:
+            source = inspect.getsource(getattr(datasets, name))
+            assert f'"{arguments["split"]}"' in source, split
+    with pytest.raises(ValueError, match=f"{name} has the splits 'train'.*, got 'best'"):
+        load_dataset(name, split="best")
+
+
+@pytest.mark.parametrize(
+    ("source", "hint"),
+    [
+        ("cifar-10", "did you mean cifar10"),
+        ("torchvision:mnist", "did you mean MNIST"),
+        ("no/such/folder", "no such folder"),
+        ("torchvision:ImageFolder", "Data sets are embedded, cifar10, cifar100, MNIST, "),
+        ("missing.npz", "no such"),
+    ],
+)
+def test_unknown_sources(source, hint):
+    with pytest.raises(FileNotFoundError, match=hint):
+        load_dataset(source)
+
+
+def test_a_file_of_another_kind(tmp_path):
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match=r"a\.txt: expected a folder or an \.npz file"):
+        load_dataset(tmp_path / "a.txt")
+
+
+# Arrays
+
+
+@pytest.mark.parametrize("names", [("x_train", "y_train"), ("x", "y"), ("images", "labels")])
+@pytest.mark.parametrize("layout", ["nhwc", "nchw", "nhw", "n1hw"])
+def test_npz(tmp_path, names, layout):
+    pixels = noise(6, 8, 7, 3)
+    stored = {
+        "nhwc": pixels,
+        "nchw": pixels.transpose(0, 3, 1, 2),
+        "nhw": pixels[..., 0],
+        "n1hw": pixels[:, None, :, :, 0],
+    }[layout]
+    labels = np.arange(6)[:, None] % 3  # (N, 1), as some have it
+    np.savez(tmp_path / "pets.npz", **{names[0]: stored, names[1]: labels.astype(np.uint8)})
+    data = load_dataset(tmp_path / "pets.npz")
+    check(data, 6, (8, 7), 3)
+    assert data.name == "pets"
+    assert data.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    expected = pixels if layout in ("nhwc", "nchw") else pixels[..., :1].repeat(3, 3)
+    assert np.array_equal(data.images.permute(0, 2, 3, 1).numpy(), expected)
+    check(load_dataset(tmp_path / "pets.npz", size=5), 6, (5, 5), 3)
+
+
+def test_npz_parts_and_class_names(tmp_path):
+    arrays = {
+        "x_train": noise(6, 4, 4, 3),
+        "y_train": np.arange(6) % 3,
+        "x_test": noise(2, 4, 4, 3),
+        "y_test": np.array([0, 1]),
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
+    check(load_dataset(tmp_path / "a.npz", split="test"), 2, (4, 4), 3)
+    np.savez(tmp_path / "b.npz", **arrays, class_names=np.array(["ant", "bee", "cow"]))
+    assert load_dataset(str(tmp_path / "b.npz")).class_names == ("ant", "bee", "cow")
+
+
+X = noise(4, 5, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": X}, r"no x_train and y_train or .* for split 'train'; it has \['x'\]"),
+        ({"x": X, "y": np.arange(3)}, "x has 4 images, but y has 3 labels"),
+        ({"x": X, "y": np.arange(4.0)}, "y holds float64"),
+        ({"x": X, "y": np.eye(4, dtype=int)}, r"y holds int64 of shape \(4, 4\)"),
+        ({"x": X, "y": np.array([0, 1, -1, -5])}, r"\[2\] = -1, \[3\] = -5"),
+        ({"x": X, "y": np.array([1, 2, 1, 2])}, "1 of 3 classes have no image: 0; labels should"),
+        ({"x": X, "y": np.zeros(4, int)}, "only one class"),
+        ({"x": X / 255, "y": np.arange(4)}, "x holds float64, expected uint8"),
+        ({"x": X[..., :2], "y": np.arange(4)}, r"x has shape \(4, 5, 6, 2\)"),
+        (
+            {"x": X, "y": np.arange(4), "class_names": np.array(["a", "b"])},
+            r"y: should be in 0\.\.1, but \[2\] = 2, \[3\] = 3",
+        ),
+        ({"x": X, "y": np.array([2**63, 0, 0, 0], np.uint64)}, "not the number of a class"),
+    ],
+)
+def test_npz_that_are_wrong(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        load_dataset(tmp_path / "a.npz")
+
+
+def test_npz_splits_are_checked(tmp_path):
+    np.savez(tmp_path / "a.npz", x=X, y=np.arange(4))
+    with pytest.raises(ValueError, match=r"a\.npz: no x_test and y_test .* split 'test'"):
+        load_dataset(tmp_path / "a.npz", split="test")
+    with pytest.raises(ValueError, match="'train' or 'test', got 'val'"):
+        load_dataset(tmp_path / "a.npz", split="val")
+
+
+def test_npz_is_never_unpickled(tmp_path):
+    marker = tmp_path / "marker"
+    np.savez(tmp_path / "a.npz", x=X, y=np.array([Payload(marker)] * 4, object))
+    with pytest.raises(ValueError, match=r"a\.npz: .*allow_pickle"):
+        load_dataset(tmp_path / "a.npz")
+    (tmp_path / "b.npz").write_bytes(pickle.dumps(Payload(marker)))
+    with pytest.raises(ValueError, match=r"b\.npz"):
+        load_dataset(tmp_path / "b.npz")
+    assert not marker.exists()
+
+
+# Folders
+
+
+def save(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def test_a_folder(tmp_path, caplog):
+    root = tmp_path / "pets"
+    for i, name in enumerate(("cat", "dog")):
+        for j in range(3):
+            save(root / name / f"{j}.png", np.full((5, 9, 3), 10 * i + j, np.uint8))
+    data = load_dataset(root)
+    check(data, 6, (5, 9), 2)
+    assert data.name == "pets"
+    assert data.images[:, 0, 0, 0].tolist() == [0, 1, 2, 10, 11, 12]
+    assert data.report is not None
+    assert data.report.files == 6
+    assert not caplog.records
+    (root / "cat" / "0.png").write_bytes(b"")
+    with pytest.raises(BadImagesError, match=r"1 of 6 files is bad \(1 empty\): cat/0.png"):
+        load_dataset(root)
+    with caplog.at_level(logging.WARNING):
+        left = load_dataset(root, on_bad_image="skip", limit_bad=0.5)
+    check(left, 5, (5, 9), 2)
+    assert "cat/0.png (empty file)" in caplog.text
+    with pytest.raises(BadImagesError, match="too-many-pixels"):
+        load_dataset(root, max_pixels=44)
+
+
+def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
+    for name in ("cat", "dog"):
+        for j in range(50):
+            save(tmp_path / name / f"{j:02}.png", np.full((4, 4, 3), j, np.uint8))
+    subset = SearchSubset((8, 8, 4))
+    labels = [0] * 50 + [1] * 50
+    chosen = subset.choose(labels)
+    with caplog.at_level(logging.WARNING):
+        data = load_dataset(tmp_path, subset=subset)
+    assert data.images[:, 0, 0, 0].tolist() == [i % 50 for i in chosen]
+    assert data.labels.tolist() == [labels[i] for i in chosen]
+    assert data.subset_sizes == (8, 8, 4)
+    assert "24 of 100 images are enough, and no others are read" in caplog.text
+    other = next(i for i in range(50) if i not in chosen)
+    (tmp_path / "cat" / f"{other:02}.png").write_bytes(b"")
+    assert load_dataset(tmp_path, subset=subset).fingerprint == data.fingerprint
+    (tmp_path / "cat" / f"{chosen[0]:02}.png").write_bytes(b"")
+    with pytest.raises(BadImagesError, match=r"1 of 24 files is bad"):
+        load_dataset(tmp_path, subset=subset)
+    with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
+        load_dataset(tmp_path)
+    left = load_dataset(tmp_path, subset=subset, on_bad_image="skip", limit_bad=0.1)
+    assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)] == [8, 8, 4]
+    every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip", limit_bad=0.1)
+    assert every.subset_sizes is None
+    assert len(every.images) == 98
+
+
+def test_names_come_before_folders(tmp_path, monkeypatch):
+    for name in ("cat", "dog"):
+        save(tmp_path / "cifar10" / name / "0.png", noise(4, 4, 3))
+        save(tmp_path / "MNIST" / name / "0.png", noise(4, 4, 3))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match="CIFAR10: not found under data"):
+        load_dataset("cifar10")
+    check(load_dataset("./cifar10"), 2, (4, 4), 2)
+    check(load_dataset("MNIST"), 2, (4, 4), 2)  # there, so it is meant
+
+
+def test_photographs(shared):
+    folder = shared / "data" / "clothing"
+    if not folder.is_dir():
+        pytest.skip("no photographs beside the repository")
+    data = load_dataset(folder, split="test", size=64)
+    check(data, 245, (64, 64), 10)
+    assert data.class_names[:2] == ("dress", "hat")
+    assert data.report is not None
+    assert not data.report.bad
+    assert data.images.float().std() > 30
+
+
+def test_real_cifar10(shared):
+    if not (shared / "data" / "cifar-10-batches-py").is_dir():
+        pytest.skip("no CIFAR-10 beside the repository")
+    data = load_dataset("cifar10", root=shared / "data", split="test")
+    check(data, 10_000, (32, 32), 10)
+    assert data.labels.bincount().tolist() == [1000] * 10

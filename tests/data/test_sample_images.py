@@ -1,0 +1,299 @@
+"""A few images of a source, and files that are not as simple as one hopes."""
+
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from deepaa.data.embedded import load_embedded
+from deepaa.data.sample_images import load_images
+
+# Sources
+
+
+def save(path, pixels, **options):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.asarray(pixels, np.uint8)).save(path, **options)
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+
+
+def test_without_a_source_the_embedded_images_come():
+    assert torch.equal(load_images(limit=7), load_embedded().train_images[:7])
+    assert load_images(None, 2, size=48).shape == (2, 3, 48, 48)
+
+
+def test_one_file_keeps_its_pixels_and_size(tmp_path):
+    pixels = noise(9, 14, 3)
+    save(tmp_path / "a.png", pixels)
+    assert np.array_equal(load_images(tmp_path / "a.png")[0].permute(1, 2, 0).numpy(), pixels)
+
+
+def test_a_folder_is_sorted_nested_and_sampled_evenly(tmp_path):
+    for i, folder in enumerate("abc"):
+        for j in range(4):
+            save(tmp_path / folder / "deep" / f"{j}.png", np.full((5, 5, 3), 10 * (4 * i + j)))
+    (tmp_path / "notes.txt").write_text("not an image, and not taken for one")
+    (tmp_path / ".hidden.png").write_text("")
+    values = load_images(tmp_path, 12)[:, 0, 0, 0].tolist()
+    assert values == [10 * k for k in range(12)]
+    assert load_images(tmp_path, 3)[:, 0, 0, 0].tolist() == [0, 40, 80]
+
+
+def test_a_link_that_leads_back_ends(tmp_path):
+    save(tmp_path / "in" / "a.png", noise(4, 4, 3))
+    (tmp_path / "in" / "loop").symlink_to(tmp_path)
+    assert load_images(tmp_path, 8).shape == (1, 3, 4, 4)
+
+
+def test_odd_names_work(tmp_path):
+    for name in ("with space.png", "Ünïcödé 图.PNG", "new\nline.jpeg"):
+        save(tmp_path / name, noise(6, 6, 3), format="PNG")
+    assert len(load_images(tmp_path)) == 3
+
+
+def test_mixed_sizes_become_squares(tmp_path):
+    save(tmp_path / "a.png", noise(30, 50, 3))
+    save(tmp_path / "b.png", noise(60, 40, 3))
+    assert load_images(tmp_path).shape == (2, 3, 224, 224)
+    assert load_images(tmp_path, size=20).shape == (2, 3, 20, 20)
+
+
+def test_the_middle_is_cut_out(tmp_path):
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    save(tmp_path / "a.png", wide)
+    assert load_images(tmp_path / "a.png", size=10).eq(200).all()
+
+
+def test_arrays(tmp_path):
+    rgb, grey = noise(6, 8, 7, 3), noise(6, 8, 7)
+    np.savez(tmp_path / "rgb.npz", x=rgb, y=np.arange(6))
+    np.savez(tmp_path / "grey.npz", images=grey)
+    assert np.array_equal(load_images(tmp_path / "rgb.npz").permute(0, 2, 3, 1).numpy(), rgb)
+    found = load_images(tmp_path / "grey.npz", 3)
+    assert found.shape == (3, 3, 8, 7)
+    assert np.array_equal(found[:, 1].numpy(), grey[::2])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"z": np.zeros((1, 2, 2, 3), np.uint8)}, "no array named images, x"),
+        ({"x": np.zeros((1, 2, 2, 3))}, "x holds float64, expected uint8"),
+        ({"x": np.zeros((2, 2), np.uint8)}, r"shape \(2, 2\)"),
+        ({"x": np.zeros((0, 2, 2, 3), np.uint8)}, "shape"),
+        ({"x": np.array([{"run": "me"}], object)}, "allow_pickle"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=f"a.npz.*{message}"):
+        load_images(tmp_path / "a.npz")
+
+
+def test_a_damaged_npz_is_named(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load_images(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"size": 0}, {"size": 5000}])
+def test_numbers_out_of_range(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} should be"):
+        load_images(**arguments)
+
+
+def test_missing_and_empty_sources(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_images(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no images found"):
+        load_images(tmp_path)
+
+
+# Modes
+
+
+def one(path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return load_images(path, 1)[0].permute(1, 2, 0).numpy()
+
+
+def test_sixteen_bit_grey_keeps_its_levels(tmp_path):
+    ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    Image.fromarray(ramp).save(tmp_path / "a.png")
+    pixels = one(tmp_path / "a.png")
+    assert len(np.unique(pixels)) == 256
+    assert np.array_equal(pixels[..., 0], np.round(ramp / 257))
+    assert (pixels[..., 0] == pixels[..., 2]).all()
+
+
+@pytest.mark.parametrize("suffix", ["tif", "pgm"])
+def test_sixteen_bit_grey_in_other_files(tmp_path, suffix):
+    ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    Image.fromarray(ramp).save(tmp_path / f"a.{suffix}")
+    assert len(np.unique(one(tmp_path / f"a.{suffix}"))) >= 250
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_pixels_without_a_range_are_refused(tmp_path, dtype):
+    Image.fromarray(np.ones((3, 3), dtype)).save(tmp_path / "a.tif")
+    with pytest.raises(ValueError, match=r"a\.tif .*no fixed range"):
+        load_images(tmp_path / "a.tif")
+
+
+def test_transparency_is_laid_on_white(tmp_path):
+    rgba = np.zeros((2, 2, 4), np.uint8)
+    rgba[0] = (10, 20, 30, 255)
+    rgba[1] = (0, 0, 0, 51)  # a fifth of black
+    save(tmp_path / "rgba.png", rgba)
+    pixels = one(tmp_path / "rgba.png")
+    assert pixels[0, 0].tolist() == [10, 20, 30]
+    assert pixels[1, 0].tolist() == [204, 204, 204]
+    Image.fromarray(rgba).convert("LA").save(tmp_path / "la.png")
+    assert one(tmp_path / "la.png")[1, 0].tolist() == [204, 204, 204]
+
+
+def test_palettes_with_transparency(tmp_path):
+    image = Image.new("P", (2, 1))
+    image.putpalette([200, 0, 0, 0, 100, 0])
+    image.putdata([0, 1])
+    image.save(tmp_path / "bytes.png", transparency=bytes([255, 0]))
+    image.save(tmp_path / "index.gif", transparency=1)
+    image.save(tmp_path / "none.png")
+    assert one(tmp_path / "bytes.png")[0].tolist() == [[200, 0, 0], [255, 255, 255]]
+    assert one(tmp_path / "index.gif")[0].tolist() == [[200, 0, 0], [255, 255, 255]]
+    assert one(tmp_path / "none.png")[0].tolist() == [[200, 0, 0], [0, 100, 0]]
+
+
+def test_cmyk_one_bit_and_grey(tmp_path):
+    Image.new("CMYK", (4, 4), (0, 255, 255, 0)).save(tmp_path / "a.tif")
+    assert one(tmp_path / "a.tif")[0, 0].tolist() == [255, 0, 0]
+    image = Image.new("1", (2, 1))
+    image.putpixel((1, 0), 1)
+    image.save(tmp_path / "b.png")
+    assert one(tmp_path / "b.png")[0].tolist() == [[0, 0, 0], [255, 255, 255]]
+    save(tmp_path / "c.png", np.array([[7, 9]]))
+    assert one(tmp_path / "c.png")[0].tolist() == [[7, 7, 7], [9, 9, 9]]
+
+
+def test_an_animation_gives_its_first_frame(tmp_path):
+    frames = [Image.new("RGB", (3, 3), colour) for colour in ((255, 0, 0), (0, 0, 255))]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert one(tmp_path / "a.gif")[0, 0].tolist() == [255, 0, 0]
+
+
+# the corner (top, left) at which the stored top-left pixel must appear, and the size
+ORIENTATIONS = {
+    1: ((0, 0), (2, 3)),
+    2: ((0, -1), (2, 3)),
+    3: ((-1, -1), (2, 3)),
+    4: ((-1, 0), (2, 3)),
+    5: ((0, 0), (3, 2)),
+    6: ((0, -1), (3, 2)),
+    7: ((-1, -1), (3, 2)),
+    8: ((-1, 0), (3, 2)),
+}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_exif_orientation(tmp_path, orientation, suffix):
+    pixels = np.full((2, 3, 3), 255, np.uint8)
+    pixels[0, 0] = 0
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    save(tmp_path / f"a.{suffix}", pixels, exif=exif)
+    found = one(tmp_path / f"a.{suffix}")
+    corner, size = ORIENTATIONS[orientation]
+    assert found.shape[:2] == size
+    assert found[corner][0] == 0
+    assert (found == 0).all(2).sum() == 1
+
+
+def test_exif_orientation_of_grey_16_bit(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(np.array([[0, 65535]], np.uint16)).save(tmp_path / "a.png", exif=exif)
+    assert one(tmp_path / "a.png")[:, 0, 0].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    "exif", [b"Exif\x00\x00garbage", b"Exif\x00\x00II*\x00\xff\xff\xff\xff", b"x"]
+)
+def test_damaged_exif_turns_nothing(tmp_path, exif):
+    save(tmp_path / "a.jpg", np.zeros((4, 6, 3)), exif=exif)
+    assert one(tmp_path / "a.jpg").shape == (4, 6, 3)
+
+
+# Damage
+
+
+def test_unreadable_files_are_named_in_one_error(tmp_path):
+    save(tmp_path / "good.png", noise(8, 8, 3))
+    save(tmp_path / "cut.jpg", noise(64, 64, 3))
+    save(tmp_path / "cut.png", noise(64, 64, 3))
+    for name in ("cut.jpg", "cut.png"):
+        whole = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "page.jpg").write_text("<!doctype html><title>404</title>")
+    with pytest.raises(ValueError, match="cannot read 4 files") as caught:
+        load_images(tmp_path, 8)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "good.png" not in message
+    assert "empty.png (empty file)" in message
+    assert "page.jpg (not an image)" in message
+    assert "cut.jpg (" in message
+    assert "cut.png (" in message
+
+
+def test_many_unreadable_files_are_counted(tmp_path):
+    for i in range(14):
+        (tmp_path / f"{i}.png").write_bytes(b"?")
+    with pytest.raises(ValueError, match=r"cannot read 14 files: .*; and 4 more"):
+        load_images(tmp_path, 20)
+
+
+def chunk(kind, content):
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
+
+
+def png_header(path, side):
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    pixels = zlib.compress(b"\0" * 1000)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("side", [9000, 10_000, 20_000])
+def test_a_bomb_is_refused_before_it_is_decoded(tmp_path, side):
+    png_header(tmp_path / "bomb.png", side)
+    before = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # the pixels are missing, so decoding would complain of those
+        with pytest.raises(ValueError, match=r"bomb\.png \(.*(limit|exceeds)"):
+            load_images(tmp_path / "bomb.png")
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+def test_the_limit_is_the_callers(tmp_path):
+    save(tmp_path / "a.png", noise(10, 10, 3))
+    assert load_images(tmp_path / "a.png", max_pixels=100).shape == (1, 3, 10, 10)
+    with pytest.raises(ValueError, match="10 x 10 is 100 pixels, over the limit of 99"):
+        load_images(tmp_path / "a.png", max_pixels=99)

@@ -1,0 +1,63 @@
+"""Processes that tests leave behind: found by a mark in their environment, or as children."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+MARK = "DEEPAA_TEST_SESSION"
+SERVICES = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver", b"torch._inductor")
+"""Helpers that Python and torch keep as long as the session lives; they end with it."""
+
+
+def left_behind(session: str, seconds: float = 5.0) -> list[str]:
+    """What still runs of this process and of `session` after some time to end: lines for a person.
+
+    Empty where there is no /proc.
+    """
+    deadline = time.monotonic() + seconds
+    while (found := _running(session)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return found
+
+
+def _running(session: str) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            status = (folder / "stat").read_text().rpartition(")")[2].split()
+            words = (folder / "cmdline").read_bytes()
+            marks = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended, or another user's
+            continue
+        is_ours = int(status[1]) == os.getpid() or f"{MARK}={session}".encode() in marks
+        if not is_ours or int(folder.name) == os.getpid() or status[0] in "ZX":
+            continue
+        if not any(service in words for service in SERVICES):
+            found.append(f"{folder.name}: {words.replace(bytes(1), b' ').decode()[:200]}")
+    return found
+
+
+def run_group(
+    words: Sequence[str], *, text: str, environment: dict[str, str], timeout: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a group of its own, which is ended as a whole if it takes too long."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        words,
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(text, timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, 9)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out, err)

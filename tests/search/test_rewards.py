@@ -1,0 +1,136 @@
+"""The reward of one image against finite differences, what goes into it, and its variance."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from blobs import blobs, trained
+from torch import Tensor
+
+from deepaa import CIFAR, Operation, Policy, Space
+from deepaa.policy.policy import Layers
+from deepaa.search.gradient_matching.config import SearchConfig
+from deepaa.search.gradient_matching.gradients import Derivatives
+from deepaa.search.gradient_matching.graphs import GradientMatcher
+from deepaa.search.gradient_matching.minibatch import Minibatch
+from deepaa.search.gradient_matching.rewards import (
+    Rewards,
+    all_transformations,
+    layer_inputs,
+    policy_inputs,
+    sampled_chains,
+)
+
+EXACT = SearchConfig(prefixes=2, chains=0, stratified=False, halves=False)
+"""The mean over the last layer is exact."""
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
+    """Against central differences of the cosine in each probability (shared images, so exact)."""
+    model = trained().double()
+    try:
+        space = CIFAR.only("identity", "rotate", "invert")
+        prefix = Policy(space, Layers(Policy.uniform(space, depth).row_probabilities()))
+        images, labels = blobs(9, 4)
+        image, label = images[:1], labels[:1]
+        minibatch = Minibatch(image, label, images[None, 1:], labels[None, 1:])
+        target = Derivatives(model).mean_gradient(images[1:], labels[1:], torch.full((8,), 1 / 8))
+        p = torch.rand(len(space), dtype=torch.float64).softmax(0)
+        matcher = GradientMatcher(Derivatives(model, chunk=64), normalise=True)
+        found_cosine, products = matcher(layer_inputs(minibatch, prefix, p, EXACT, [3]))
+        rewards = Rewards.of(products, p).mean[0]
+
+        draws = 1 if depth == 0 else EXACT.prefixes
+        batch = all_transformations(image, prefix, [3], draws, torch.arange(len(space)))[0]
+
+        def cosine(q: Tensor) -> float:
+            parts = Derivatives(model).mean_gradient(
+                batch, label.expand(len(batch)), (q / draws).repeat(draws)
+            )
+            g = torch.cat([t.flatten() for t in parts.values()])
+            v = torch.cat([t.flatten() for t in target.values()])
+            return float(torch.nn.functional.cosine_similarity(g, v, dim=0))
+
+        assert abs(float(found_cosine) - cosine(p)) < 1e-6
+        for n in range(len(space)):
+            step = torch.zeros_like(p)
+            step[n] = 1e-5
+            slope = (cosine(p + step) - cosine(p - step)) / 2e-5
+            assert abs(slope - float(rewards[n])) < 1e-5 + 1e-3 * abs(slope)
+    finally:
+        model.float()
+
+
+def test_stratified_chains_follow_the_layer_closely() -> None:
+    table = CIFAR.table
+    p = torch.rand(139, dtype=torch.float64).softmax(0)
+    image = blobs(1, 7)[0]
+    prefix = Policy(table, Layers(torch.zeros(0, 139)))
+    black = Space((Operation("identity"), Operation("brightness", 0.0, 1.0)), levels=2)
+    share = torch.tensor([0.3, 0.7, 0.0], dtype=torch.float64)
+    nothing = Policy(black, Layers(torch.zeros(0, 3)))
+    out = sampled_chains(image, nothing, share, [1], 100, strata=100)[0]
+    assert abs(int((out.flatten(1).sum(1) == 0).sum()) - 70) <= 1
+    halves = sampled_chains(image, nothing, share, [1], 100, strata=50)[0].split(50)
+    assert all(abs(int((half.flatten(1).sum(1) == 0).sum()) - 35) <= 1 for half in halves)
+    out = sampled_chains(image, prefix, p, [1], 10, strata=0)
+    assert out.shape == (1, 10, 3, 16, 16)
+
+
+@pytest.mark.parametrize(("stratified", "halves"), [(False, False), (True, False), (True, True)])
+def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool, halves: bool) -> None:
+    images, labels = blobs(3, 7)
+    prefix, p = Policy.uniform(CIFAR, 2), torch.rand(139, dtype=torch.float64).softmax(0)
+    config = dataclasses.replace(EXACT, chains=20, stratified=stratified, halves=halves)
+    minibatch = Minibatch(
+        images, labels, images[None].repeat(3, 1, 1, 1, 1), labels[None].repeat(3, 1)
+    )
+    seeds = [11, 5, 2**63 + 7]
+    together = layer_inputs(minibatch, prefix, p, config, seeds)
+    for i, seed in enumerate(seeds):
+        own = Minibatch(*(part[i : i + 1] for part in minibatch))
+        alone = layer_inputs(own, prefix, p, config, [seed])
+        for name in ("originals", "chains", "candidates", "labels"):
+            assert torch.equal(getattr(together, name)[i], getattr(alone, name)[0]), name
+        seen = policy_inputs(own, prefix, 10, [seed], halves=halves)
+        whole = policy_inputs(minibatch, prefix, 10, seeds, halves=halves)
+        assert torch.equal(whole.chains[i], seen.chains[0])
+        assert whole.chains.shape[:3] == ((3, 2, 5) if halves else (3, 1, 10))
+        assert together.passes == 3 + 20 + 2 * 139
+
+
+def test_rewards_without_the_noise_that_all_share() -> None:
+    """From known numbers: image effects, noise common to all rows, noise of each row."""
+    generator = torch.Generator().manual_seed(1)
+    images, draws, rows = 400, 4, 6
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    p = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
+    scale = torch.tensor([0, 0.1, 0.2, 0, 0.1, 0.2])
+    noise = torch.tensor([0, 0.1, 0.1, 0.3, 0.3, 0.3])
+    means = torch.tensor([0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    shared = 0.5 * normal(images, draws, 1)
+    products = (
+        means + scale * normal(images, 1, rows) + noise * normal(images, draws, rows) + shared
+    )
+    found = Rewards.of(products.flatten(1), p)
+    assert torch.allclose(found.mean, products.mean(1))
+    assert torch.allclose(found.relative, (products - products[..., :1]).mean(1))
+    for wanted in (4, 16, 1000):
+        expected = (scale**2 + (0.25 + noise**2) / wanted).sqrt()
+        found_now = found.variance(wanted).clamp(min=0).sqrt()
+        assert (found_now - expected).abs().max() < 0.05, wanted
+    plain = found.variance(None)
+    assert torch.allclose(plain, found.mean.var(0, correction=0))
+    one = Rewards.of(products[:, 0], p)
+    assert torch.equal(one.variance(16), one.mean.var(0, correction=0))
+    # right on average for few images too, although the image part may come out below nothing
+    few = [Rewards(*(part[i : i + 16] for part in found)) for i in range(0, images, 16)]
+    between = torch.stack([f.relative.var(0) - f.noise.mean(0) for f in few])
+    assert (between.mean(0) - scale**2).abs().max() < 0.01
+    assert (between < 0).any()

@@ -1,0 +1,287 @@
+"""What a training is after all that was asked for and left open is decided; how fast it will be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from deepaa.data import DataSpec
+from deepaa.data.embedded import load_embedded
+from deepaa.data.load import LabelledImages
+from deepaa.data.test_split import TrainTest
+from deepaa.distributed import check_device
+from deepaa.models import build_model
+from deepaa.policy.published import compared_policy
+from deepaa.train import experiment as experiment_module
+from deepaa.train.config import TrainConfig
+from deepaa.train.experiment import (
+    EPOCHS,
+    Experiment,
+    build_experiment,
+    device_settings,
+    load_requested_policy,
+    requested_settings,
+)
+from deepaa.train.images import ImagesInMemory
+from deepaa.train.recipes import RECIPES, find_recipe
+from deepaa.train.request import PolicySpec, TrainRequest, runs_in, stored_request
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def request(policy: str = "crop-flip", layers: int | None = None, **more: Any) -> TrainRequest:
+    return TrainRequest(Path("run"), PolicySpec(policy, first_layers=layers), **more)
+
+
+def started(*changes: str, recipe: str | None = None, **given: Any) -> TrainConfig:
+    found = None if recipe is None else find_recipe(recipe)
+    return requested_settings(request(recipe=recipe, given=given, changes=changes), found)
+
+
+@pytest.fixture
+def new_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch says of a GPU that computes bfloat16 in hardware, on a machine without one."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+
+
+# Settings
+
+
+def test_epochs_can_be_set_in_every_way() -> None:
+    assert started().epochs == EPOCHS
+    assert started("epochs=3").epochs == started(epochs=3).epochs == 3
+    assert started("epochs=30", recipe="wrn-40-2").epochs == 30
+    assert started(recipe="wrn-40-2") == find_recipe("wrn-40-2").train
+    with pytest.raises(ValueError, match="warmup_epochs is given twice: with its own option and"):
+        started("warmup_epochs=3", warmup_epochs=4)
+
+
+def test_a_schedule_and_its_milestones_are_taken_together() -> None:
+    for changes in (
+        ("schedule=step", "milestones=[60]"),
+        ("milestones=[60]", "schedule=step"),
+        ("milestones=[60]",),
+    ):
+        config = started(*changes)
+        assert (config.schedule, config.milestones) == ("step", (60.0,))
+    constant = started("schedule=step")
+    assert (constant.schedule, constant.milestones) == ("step", ())
+    plain = started("schedule=cosine", recipe="resnet50")
+    assert (plain.schedule, plain.milestones) == ("cosine", ())
+    for changes in (("schedule=cosine", "milestones=[60]"), ("milestones=[60]", "schedule=cosine")):
+        with pytest.raises(ValueError, match=r"milestones \[60.0\] belong to the step schedule"):
+            started(*changes)
+
+
+def test_what_never_comes_is_refused() -> None:
+    with pytest.raises(ValueError, match="the recipe's milestones 90, 180, 240 never come in 30"):
+        started(recipe="resnet50", epochs=30)
+    with pytest.raises(ValueError, match="the recipe's milestones 240 never come in 240 epochs"):
+        started("epochs=240", recipe="resnet50")
+    with pytest.raises(ValueError, match="milestones 30 never come in 30 epochs; add --set mile"):
+        started("milestones=[10,30]", recipe="resnet50", epochs=30)
+    assert started("milestones=[10,20]", recipe="resnet50", epochs=30).milestones == (10.0, 20.0)
+    with pytest.raises(ValueError, match="the recipe's warm-up of 5 epochs leaves nothing of 5"):
+        started(recipe="wrn-40-2", epochs=5)
+    assert started(recipe="wrn-40-2", epochs=5, warmup_epochs=1.0).warmup_epochs == 1
+    with pytest.raises(ValueError, match="warmup_epochs leaves nothing of the 5 epochs"):
+        started(epochs=5, warmup_epochs=5.0)
+
+
+@pytest.mark.usefixtures("new_gpu")
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_are_computed_as_they_say_on_cuda(name: str) -> None:
+    train = RECIPES[name].train
+    assert (train.precision, train.channels_last, train.compile) == ("bfloat16", True, True)
+    few = 1000  # images
+    assert device_settings(train, request(recipe=name), CUDA, few) == train
+    slow = replace(train, precision="float32", compile=False)
+    asked = request(recipe=name, given={"precision": "float32"}, changes=("compile=false",))
+    assert device_settings(slow, asked, CUDA, few) == slow
+    cpu = device_settings(train, request(recipe=name), CPU, few)
+    assert (cpu.precision, cpu.channels_last, cpu.compile) == ("float32", False, False)
+
+
+@pytest.mark.usefixtures("new_gpu")
+def test_without_a_recipe_the_device_decides() -> None:
+    config = TrainConfig()
+    few, many = (device_settings(config, request(), CUDA, n) for n in (1000, 10_000_000))
+    assert (few.precision, few.channels_last, few.compile) == ("bfloat16", True, False)
+    assert many.compile
+    asked = request(given={"compile": False}, changes=("channels_last=false",))
+    found = device_settings(config, asked, CUDA, 10_000_000)
+    assert (found.precision, found.channels_last, found.compile) == ("bfloat16", False, False)
+
+
+def test_a_gpu_without_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
+    train = RECIPES["wrn-40-2-cifar10"].train
+    assert (
+        device_settings(train, request(recipe="wrn-40-2-cifar10"), CUDA, 1000).precision
+        == "float32"
+    )
+    assert device_settings(TrainConfig(), request(), CUDA, 1000).precision == "float32"
+
+
+# Policies
+
+
+def test_too_many_layers_are_said_in_the_words_of_the_command() -> None:
+    for name, layers in (("none", "1 layer"), ("deepta:4", "4 layers")):
+        with pytest.raises(ValueError, match=f"^--first-layers 9: {name} has {layers}$"):
+            load_requested_policy(request(name, 9), 3, "cifar")
+    with pytest.raises(ValueError, match="crop-flipp"):
+        load_requested_policy(request("crop-flipp", 9), 3, "cifar")
+    assert load_requested_policy(request("deepta:4", 3), 3, "cifar").depth == 3
+
+
+def test_a_policy_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = experiment_module.compared_policy
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(experiment_module, "compared_policy", counted)
+    found = build_experiment(request(given={"epochs": 1}), CPU)
+    assert len(calls) == 1
+    assert found.facts()["policy"]["name"] == "crop-flip"
+    assert found.facts()["policy"]["layers"] == 2
+
+
+# Images
+
+
+def test_experiments_with_the_same_images_share_them() -> None:
+    one = build_experiment(request(given={"epochs": 1}), CPU)
+    none = request("none", given={"epochs": 1})
+    assert build_experiment(none, CPU, like=one).images is one.images
+    other = build_experiment(replace(none, holdout=0.5), CPU, like=one)
+    assert other.images is not one.images
+    assert other.images.facts()["train_images"] == 2000
+
+
+def test_data_sets_with_a_name_are_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their folder is written down in full, also where it is the usual one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.npz").touch()
+    for data, test, root, expected in (
+        ("cifar10", None, None, "data"),
+        ("cifar10", None, "sets", "sets"),
+        ("mine.npz", None, None, None),
+        ("mine.npz", "MNIST", None, "data"),
+        (None, None, None, None),
+    ):
+        made = request(data=DataSpec(data=data, root=root), test=test)
+        found = experiment_module._completed(made, None).data.root
+        assert found == (None if expected is None else str(tmp_path / expected))
+
+
+def test_an_experiment_is_checked_before_anything_is_made() -> None:
+    found = build_experiment(request(given={"epochs": 1}, changes=("graph=true",)), CPU)
+    with pytest.raises(
+        ValueError, match="graph: a step cannot be recorded where the device is cpu"
+    ):
+        found.check()
+
+
+def test_devices() -> None:
+    for device in ("auto", "cpu"):
+        check_device(device)
+    for device in ("tpuu", "cudaa", "cuda:x", ""):
+        with pytest.raises(ValueError, match="--device should be cpu, cuda or auto"):
+            check_device(device)
+
+
+# Run folders
+
+
+def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
+    from deepaa.runs.run import Run
+
+    spec = PolicySpec("deepta:2", defaults=True, first_layers=1, operations=("mine:OPS",))
+    data = DataSpec(data="/some/images.npz", size=32, outside_links=True)
+    asked = TrainRequest(
+        tmp_path / "all/one", spec, data, test="/t.npz", normalisation=((0.5,) * 3, (0.2,) * 3)
+    )
+    config = TrainConfig(epochs=3, schedule="step", milestones=(1.0, 2.0))
+    images, policy = embedded(20), compared_policy("deepta:2")
+    made = Experiment(images, policy, "small", lambda seed: nn.Identity(), config, request=asked)
+    Run.create(asked.folder, made.identity()).close()
+    assert runs_in(tmp_path / "all") == runs_in(asked.folder) == [asked.folder]
+    assert runs_in(tmp_path) == [tmp_path], "which holds no run"
+    found = stored_request(asked.folder)
+    assert found == replace(asked, model="small", config=config)
+    moved = stored_request(asked.folder, {"data": "/other.npz", "test": None, "root": "/root"})
+    assert moved.places() == {"data": "/other.npz", "test": "/t.npz", "root": "/root"}
+    # the places of the run do not count: checksums do
+    there = replace(made, request=moved)
+    assert there.identity() != made.identity()
+    assert there.identity_in(asked.folder) == made.identity_in(asked.folder)
+
+
+# How fast it will be
+
+
+def embedded(count: int) -> ImagesInMemory:
+    found = load_embedded()
+    names = tuple("abcdefghij")
+    images, labels = found.train_images[:count], found.train_labels[:count]
+    data = LabelledImages(images, labels, names, "embedded", "")
+    return ImagesInMemory(TrainTest(data, data, "the same"))
+
+
+def measured_rate(count: int, model: nn.Module, policy: str, config: TrainConfig) -> float:
+    images = embedded(count)
+    experiment = Experiment(images, compared_policy(policy), "net", lambda seed: model, config)
+    rate = experiment.measured_rate()
+    assert rate is not None
+    return rate
+
+
+class Watched(nn.Module):
+    """A network that notes how many images it gets, and may take its time over them."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.inner, self.seconds, self.seen = build_model("small", 10), seconds, [0]
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.seen.append(len(images))
+        time.sleep(self.seconds if self.training else 0.0)
+        out: Tensor = self.inner(images)
+        return out
+
+
+def test_a_slow_network_is_timed_on_few_images() -> None:
+    """A whole batch of WRN-28-10 with eight copies would take half an hour and 40 GB."""
+    config = TrainConfig(batch=128, copies=8)
+    model = Watched(0.6)
+    rate = measured_rate(200, model, "crop-flip", config)
+    few = max(model.seen)
+    assert few <= 8
+    assert 0 < rate < few / 0.6
+
+
+def test_a_quick_network_is_timed_on_a_whole_batch() -> None:
+    model = Watched(0.0)
+    rate = measured_rate(60, model, "none", TrainConfig())
+    assert max(model.seen) == 60
+    assert rate > 0
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_batch_may_be_smaller_than_the_few(batch: int) -> None:
+    model = Watched(0.0)
+    config = TrainConfig(batch=batch)
+    assert measured_rate(8, model, "none", config) > 0
+    assert max(model.seen) == batch

@@ -1,0 +1,161 @@
+"""samples.py: images are found as torchvision finds them, and everything else passes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pictures import as_array, noise
+from PIL import Image
+from torch.utils._pytree import tree_flatten
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+
+from deepaa.ops.space import CIFAR, Operation
+from deepaa.policy.policy import Policy
+from deepaa.transforms.inputs import batch_size, image_places, whole_number
+from deepaa.transforms.transform import DeepAutoAugment
+
+POLICY = Policy.uniform(CIFAR, 3)
+INVERT = Policy.always(Operation("invert"))
+
+
+def test_structure_and_other_leaves_come_back_unchanged() -> None:
+    transform = DeepAutoAugment(INVERT)
+    image = noise(3, 6, 6)
+    label, note, extra = torch.tensor(3), object(), torch.zeros(2, 5)
+    Pair = namedtuple("Pair", "first second")
+
+    assert torch.equal(transform(image), 255 - image)
+    out = transform(image, label)
+    assert type(out) is tuple
+    assert torch.equal(out[0], 255 - image)
+    assert out[1] is label
+    out = transform({"label": label, "deep": [("x", image), None], "note": note, "extra": extra})
+    assert list(out) == ["label", "deep", "note", "extra"]
+    assert torch.equal(out["deep"][0][1], 255 - image)
+    assert out["deep"][0][0] == "x"
+    assert out["deep"][1] is None
+    assert out["note"] is note
+    assert out["extra"] is extra
+    out = transform(Pair(image, 7))
+    assert type(out) is Pair
+    assert torch.equal(out.first, 255 - image)
+    assert out.second == 7
+    out = transform(OrderedDict(a=1, b=[image]))
+    assert type(out) is OrderedDict
+    assert torch.equal(out["b"][0], 255 - image)
+    out = transform([image, 1])
+    assert type(out) is list
+
+
+def test_images_are_found_by_torchvisions_rule() -> None:
+    transform = DeepAutoAugment(INVERT)
+    tensor, array = noise(3, 6, 6), as_array(noise(3, 6, 6, seed=1))
+    pil = Image.fromarray(array)
+    # with an explicit image, plain tensors and arrays pass
+    out = transform(tensor, pil, array, tv_tensors.Image(tensor))
+    assert out[0] is tensor
+    assert np.array_equal(np.array(out[1]), 255 - array)
+    assert out[2] is array
+    assert torch.equal(out[3], 255 - tensor)
+    # without one, only the first counts
+    second = noise(3, 6, 6, seed=2)
+    out = transform(torch.zeros(6), tensor, second, array)
+    assert torch.equal(out[1], 255 - tensor)
+    assert out[2] is second
+    assert out[3] is array
+    out = transform(array, tensor)
+    assert np.array_equal(out[0], 255 - array)
+    assert out[1] is tensor
+    # soft labels, masks and float maps are no images
+    soft, mask, depth = torch.rand(6, 10), np.zeros((6, 6), np.int64), np.zeros((6, 6))
+    out = transform(soft, mask, depth, tensor)
+    assert out[0] is soft
+    assert out[1] is mask
+    assert out[2] is depth
+    assert torch.equal(out[3], 255 - tensor)
+
+
+def test_agrees_with_torchvision_on_what_is_transformed() -> None:
+    ours, theirs = DeepAutoAugment(INVERT), v2.RandomInvert(p=1.0)
+    tensor, pil = noise(3, 6, 6), Image.fromarray(as_array(noise(3, 6, 6, seed=1)))
+    samples: list[Any] = [
+        tensor,
+        (tensor, torch.tensor(1)),
+        {"a": tensor, "b": tensor.clone()},
+        (tensor, pil),
+        [pil, {"x": (pil, 3)}],
+        (tv_tensors.Image(tensor), tensor),
+    ]
+    for sample in samples:
+        got, want = (tree_flatten(f(sample)) for f in (ours, theirs))
+        assert got[1] == want[1]
+        for a, b in zip(got[0], want[0], strict=True):
+            assert type(a) is type(b)
+            assert np.array_equal(np.asarray(a), np.asarray(b))
+
+
+@pytest.mark.parametrize(
+    ("sample", "error", "message"),
+    [
+        ((), TypeError, "no image in this sample.*got nothing"),
+        (torch.tensor(3), TypeError, r"no image.*Tensor torch.int64 \(\)"),
+        (torch.zeros(10, 10), TypeError, r"no image.*Tensor torch.float32 \(10, 10\)"),
+        (np.zeros((3, 32, 32), np.uint8), TypeError, r"no image.*ndarray uint8 \(3, 32, 32\)"),
+        (np.zeros((2, 32, 32, 3), np.uint8), TypeError, "no image"),
+        ({"path": "cat.png", "label": 3}, TypeError, "got str, int"),
+        (torch.zeros(3, 8, 8, dtype=torch.int64), TypeError, "uint8 or float.*torch.int64"),
+        (torch.zeros(1, 2, 3, 8, 8), ValueError, r"\(C, H, W\) or.*\(1, 2, 3, 8, 8\)"),
+        (torch.zeros(3, 0, 8), ValueError, "no pixels"),
+        (np.zeros((0, 8, 3), np.uint8), ValueError, "no pixels"),
+        (torch.zeros(224, 200, 3), ValueError, r"like \(H, W, C\).*permute\(2, 0, 1\)"),
+        (torch.zeros(8, 32, 32, 3), ValueError, r"like \(N, H, W, C\).*permute\(0, 3, 1, 2\)"),
+        (torch.randn(3, 8, 8), ValueError, r"lie in \[0, 1\].*before you normalise"),
+        (np.full((8, 8, 3), 255.0), ValueError, r"lie in \[0, 1\]"),
+        (Image.new("RGBA", (8, 8)), ValueError, r"'RGBA'.*convert\('RGB'\)"),
+        (Image.new("P", (8, 8)), ValueError, "'P'"),
+    ],
+)
+def test_bad_input_is_named(sample: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        DeepAutoAugment(POLICY)(sample)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        tv_tensors.Mask(torch.zeros(8, 8)),
+        tv_tensors.BoundingBoxes([[0, 0, 2, 2]], format="XYXY", canvas_size=(8, 8)),
+        tv_tensors.KeyPoints([[1, 1]], canvas_size=(8, 8)),
+        tv_tensors.Video(noise(2, 3, 8, 8)),
+    ],
+)
+def test_what_geometry_would_leave_behind_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError, match=f"this sample holds {type(other).__name__}: shear"):
+        DeepAutoAugment(POLICY)({"image": tv_tensors.Image(noise(3, 8, 8)), "other": other})
+
+
+def test_places_and_sizes_by_hand() -> None:
+    pil = Image.new("L", (4, 4))
+    batch, label = torch.zeros(5, 1, 4, 4), torch.zeros(5)
+    assert image_places([label, 3, batch, batch]) == [2]
+    assert image_places([batch, pil, "x", pil]) == [1, 3]
+    assert image_places([np.zeros((4, 4), np.uint8), batch]) == [0]
+    assert batch_size([batch, batch]) == 5
+    assert batch_size([pil, batch[0], np.zeros((4, 4, 3))]) is None
+    with pytest.raises(ValueError, match="share one draw"):
+        batch_size([batch, batch[0]])
+
+
+def test_whole_numbers_only() -> None:
+    for good in (3, np.uint8(3), torch.tensor(3)):
+        assert whole_number(good, "it") == 3
+    for bad in (3.0, "3", None, torch.tensor(3.0)):
+        with pytest.raises(TypeError, match="it should be a whole number, got"):
+            whole_number(bad, "it")
+    with pytest.raises(ValueError, match=r"it should be in 0\.\.5, got 6"):
+        whole_number(6, "it", 0, 5)
