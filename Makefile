@@ -1,31 +1,60 @@
-# make demo   install, then find a policy for the embedded images: under 3 minutes on two cores
-# make test   install, then run the tests
-# make docs   install, then build the documentation: out/site/index.html
+# Targets: demo, test, test-all, lint, fix, docs, clean. `make` alone says what each of them does.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: demo test docs clean
+.PHONY: help demo test test-all lint fix docs clean
+
+help:
+	@echo "make demo      find a policy for the embedded images: under 3 minutes on two cores"
+	@echo "make test      run the quick tests: under 5 minutes on two cores"
+	@echo "make test-all  run all tests: also kills, exports, browsers, documentation"
+	@echo "make lint      check style, types and duplicated code; change nothing"
+	@echo "make fix       correct what ruff can correct, and format"
+	@echo "make docs      build the documentation: out/site/index.html"
+	@echo "make clean     remove the environment and what was built"
+	@echo "Each installs what it needs into $(VENV) first."
 
 $(VENV)/installed: pyproject.toml
+	@echo "Installing deepaa into $(VENV): a few minutes and several gigabytes, nearly all of it PyTorch"
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'deepaa needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	$(BIN)/python -m pip install --quiet --editable .
 	$(BIN)/python -m compileall -q src # the tests start many processes
+	touch $@
+
+# installed-test, installed-dev, installed-docs: the extras of pyproject.toml
+$(VENV)/installed-%: pyproject.toml | $(VENV)/installed
+	@echo "Installing the extra '$*' into $(VENV)"
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
 demo: $(VENV)/installed
 	$(BIN)/deepaa search --preset demo --device cpu --out out/demo
 	@echo "Look at out/demo/preview.png: originals on top, four draws below."
 
-test: $(VENV)/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+test: $(VENV)/installed-test
+	$(PYTEST) -m "not slow"
 
-docs: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+test-all: $(VENV)/installed-test
+	$(PYTEST)
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pylint src # duplicated code alone: no ten equal lines
+
+fix: $(VENV)/installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "Open out/site/index.html"
 
 clean:
 	rm -rf $(VENV) out dist

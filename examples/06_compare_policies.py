@@ -2,16 +2,21 @@
 
 Usage: python examples/06_compare_policies.py [POLICY ...]
 
-A POLICY is a name (`deepaa policies` lists them) or the path of a policy file. The figure needs
-matplotlib, and is left out without it. `deepaa compare` does the same from the command line.
+A POLICY is a name (`deepaa policies` lists them) or the path of a policy file. The figure is SVG;
+with matplotlib it can be PNG or PDF as well. `deepaa compare` does the same from the command line.
 """
 
-import importlib.util
 import sys
 import tempfile
 from pathlib import Path
 
-from deepaa.compare import Comparison, comparison, load_entries
+from deepaa.report import (
+    Comparison,
+    compare_policies,
+    figure_bytes,
+    load_entries,
+    plot_comparison,
+)
 
 
 def print_uses(found: Comparison) -> None:
@@ -30,20 +35,17 @@ def print_distances(found: Comparison) -> None:
 
 def draw_figure(found: Comparison, path: Path) -> None:
     """Bars of the operations, coloured by magnitude (Appendix E of the paper)."""
-    from deepaa.report.compare_figure import compare_figure, figure_bytes
-
-    path.write_bytes(figure_bytes(compare_figure(found), "png"))
+    path.write_bytes(figure_bytes(plot_comparison(found), "svg"))
     print(f"wrote a figure of {path.stat().st_size // 1000} kB")
 
 
 def main(policies: list[str]) -> None:
     """Each policy is taken as its authors run it: with crop, flip and cutout where they do."""
-    found = comparison(load_entries(policies))
+    found = compare_policies(load_entries(policies))
     print_uses(found)
     print_distances(found)
-    if importlib.util.find_spec("matplotlib") is not None:
-        with tempfile.TemporaryDirectory() as folder:  # give a path of your own to keep it
-            draw_figure(found, Path(folder) / "compared.png")
+    with tempfile.TemporaryDirectory() as folder:  # give a path of your own to keep it
+        draw_figure(found, Path(folder) / "compared.svg")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,223 @@
+"""Measures how long a step of the search takes: presets, first and later layers, passes a second.
+
+python benchmarks/bench_search.py --preset fast --device cuda
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+import torch
+import typer
+
+from deepaa import distributed
+from deepaa.cli.bench.lines import print_tables
+from deepaa.cli.bench.tables import TextTable, hardware, writable
+from deepaa.cli.options import new_console
+from deepaa.data import LabelledImages, SearchSubset, load_dataset, stratified_splits
+from deepaa.models import build_model, channel_statistics, default_model, frozen_copy
+from deepaa.policy import Policy
+from deepaa.runs import versions, write_file
+from deepaa.search import PRESETS, SPACES, Search, SearchData
+
+
+class StepTime(NamedTuple):
+    """Steps of one preset in one layer."""
+
+    preset: str
+    layer: int
+    network: str
+    precision: str
+    first: float  # seconds of the first step: compiling and recording included
+    seconds: float  # median of the others
+    fastest: float
+    slowest: float
+    passes: int  # images through the network in a step
+    memory: float | None  # peak GB on CUDA
+
+    @property
+    def rate(self) -> float:
+        """Image passes a second."""
+        return self.passes / self.seconds
+
+
+class SearchReport(NamedTuple):
+    """Everything that was measured."""
+
+    created: str
+    versions: dict[str, str | None]
+    hardware: dict[str, Any]
+    options: dict[str, Any]
+    steps: list[StepTime]
+
+
+def measure_search(
+    *,
+    presets: Sequence[str] = ("fast", "official"),
+    data: str | None = None,
+    device: str = "auto",
+    precision: str | None = None,
+    steps: int = 10,
+    model: str | None = None,
+    settings: dict[str, Any] | None = None,
+    out: str | Path | None = None,
+) -> SearchReport:
+    """Times of a step in the first and in a later layer, also written to `out` as JSON.
+
+    The network is not trained: its speed does not depend on its weights.
+
+    Args:
+        steps: Timed steps per layer, after one that compiles.
+        settings: Single fields of `SearchConfig` to change.
+    """
+    path = None if out is None else writable(Path(out))
+    if unknown := [name for name in presets if name not in PRESETS]:
+        raise ValueError(f"no preset {unknown[0]!r}; there are {', '.join(PRESETS)}")
+    if steps < 1:
+        raise ValueError(f"steps should be at least 1, got {steps}")
+    where = distributed.init(device)
+    machine = hardware([where.type])  # its load is the one before the timing
+    images = load_dataset(data, subset=SearchSubset())
+    changes = {**(settings or {}), **({} if precision is None else {"precision": precision})}
+    found = [
+        step_time(name, layer, images, where, steps, model, changes)
+        for name in presets
+        for layer in (1, 2)
+    ]
+    options = {"data": images.name, "steps": steps, "settings": changes, "device": str(where)}
+    report = SearchReport(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        versions(),
+        machine,
+        options,
+        found,
+    )
+    if path is not None:
+        write_file(path, search_json(report).encode())
+    return report
+
+
+def step_time(
+    preset: str,
+    layer: int,
+    data: LabelledImages,
+    device: torch.device,
+    steps: int,
+    model: str | None,
+    changes: dict[str, Any],
+) -> StepTime:
+    """The time of a step in layer 1, or in layer 2 on top of a layer of DeepTA."""
+    config = dataclasses.replace(PRESETS[preset].search, **changes)
+    # every timed step is like the first one of a layer
+    config = dataclasses.replace(config, steps=steps + 1, halvings=0, converged=1.0)
+    space = SPACES[PRESETS[preset].space]
+    name = model or PRESETS[preset].proxy.model or default_model(data.images, device)
+    mean, std = channel_statistics(data.images)
+    network = build_model(name, len(data.class_names), mean=mean, std=std)
+    _, part, validation = stratified_splits(data.labels)
+    parts = (data.images[part], data.labels[part], data.images[validation], data.labels[validation])
+    search = Search(
+        frozen_copy(network.to(device)),
+        SearchData(*(tensor.to(device) for tensor in parts)),
+        space,
+        config,
+    )
+    if layer == 2:
+        state = search.state()
+        state["found"] = Policy.trivial(space, 1).row_probabilities()
+        state["layer"] = torch.tensor(2)
+        search.load_state(state)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    taken, passes = [], []
+    for _, record in zip(range(steps + 1), search, strict=False):
+        taken.append(time.perf_counter() - began)
+        passes.append(record.passes)
+        began = time.perf_counter()
+    memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
+    rest = taken[1:]
+    return StepTime(
+        preset,
+        layer,
+        name,
+        search.precision,
+        taken[0],
+        median(rest),
+        min(rest),
+        max(rest),
+        passes[0],
+        memory,
+    )
+
+
+def search_tables(report: SearchReport) -> list[TextTable]:
+    """The report as text."""
+    columns = ("preset", "layer", "network", "precision", "passes", "s/step", "fastest..slowest")
+    rows = [
+        (
+            t.preset,
+            str(t.layer),
+            t.network,
+            t.precision,
+            f"{t.passes:,}",
+            f"{t.seconds:.3f}",
+            f"{t.fastest:.3f}..{t.slowest:.3f}",
+            f"{t.rate:,.0f}",
+            f"{t.first:.1f} s",
+            "" if t.memory is None else f"{t.memory:.2f} GB",
+        )
+        for t in report.steps
+    ]
+    more = ("passes/s", "first step", "memory")
+    return [TextTable(f"steps of the search on {report.options['device']}", columns + more, rows)]
+
+
+def search_json(report: SearchReport) -> str:
+    """The report as JSON text."""
+    steps = [{**t._asdict(), "rate": t.rate} for t in report.steps]
+    content = {"format": "deepaa-bench-search", "version": 1, **report._asdict(), "steps": steps}
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def main(
+    presets: Annotated[
+        list[str], typer.Option("--preset", help="A preset to time. May be repeated.")
+    ] = ["fast", "official"],  # noqa: B006 - typer reads it, nobody writes to it
+    data: Annotated[str | None, typer.Option(help="As for deepaa search.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto for what there is.")] = "auto",
+    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Timed steps per layer.")] = 10,
+    model: Annotated[str | None, typer.Option(help="Another network than the preset's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A JSON file for all numbers.")] = None,
+) -> None:
+    """Measure how long a step of the search takes, in the first and in a later layer.
+
+    The first step compiles and is listed apart. The network is not trained for this: its speed does
+    not depend on its weights.
+    """
+    try:
+        report = measure_search(
+            presets=presets,
+            data=data,
+            device=device,
+            precision=precision,
+            steps=steps,
+            model=model,
+            out=out,
+        )
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    print_tables(new_console(), search_tables(report), out)
+
+
+if __name__ == "__main__":
+    typer.run(main)
