@@ -35,7 +35,7 @@ from deepaa.data.splits import SearchSubset
 from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
 from deepaa.report.pictures import find_originals
-from deepaa.runs.run import Run, read_history
+from deepaa.runs import Run, read_history
 from deepaa.search.cost import memory_needed
 from deepaa.search.gradient_matching.config import SearchConfig
 from deepaa.search.gradient_matching.records import StepRecord

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from deepaa.cli import app as cli
 from deepaa.models import build_model
 from deepaa.report.accuracy_tables import accuracy_row
-from deepaa.runs.run import read_history
+from deepaa.runs import read_history
 from deepaa.train.results import read_results
 
 ENVIRONMENT = {
@@ -415,7 +415,7 @@ class Scale(nn.Module):
 def test_bad_input_is_one_line(
     command: Any, folder: Path, arguments: list[str], message: str
 ) -> None:
-    from deepaa.runs.run import Run
+    from deepaa.runs import Run
 
     (folder / "mine_train.py").write_text(MODULE)
     Run.create(folder / "searched", {"search": 1}).close()

@@ -32,7 +32,7 @@ from deepaa.ops.rng import draw_words, hash_int, hash_keys, sample_keys
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
 from deepaa.policy.published import compared_policy
-from deepaa.runs.run import read_history
+from deepaa.runs import read_history
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.evaluation import evaluate, evaluate_streamed

@@ -23,7 +23,7 @@ import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
 from deepaa.data.load import as_images
 from deepaa.models import default_model
-from deepaa.runs.run import Run, read_history
+from deepaa.runs import Run, read_config, read_history
 from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
 from deepaa.search.policy_search import PolicySearch, default_augmentation
 from deepaa.search.presets import PRESETS, ProxyConfig
@@ -469,7 +469,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, npz: Path) -> None:
     assert process.returncode != 0
     assert errors.count("stopped and saved; go on with") == 1, errors
     before = len(read_history(tmp_path / "stopped"))
-    with Run.open(tmp_path / "stopped") as run:
+    with Run.create(tmp_path / "stopped", read_config(tmp_path / "stopped")) as run:
         assert len(run.history()) == before, "the newest record was saved"
     # killed by its end, then resumed: the policy of one process, up to rounding
     process = torchrun(*arguments, "--out", two, "--checkpoint-seconds", "0")

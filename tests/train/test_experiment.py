@@ -206,7 +206,7 @@ def test_devices() -> None:
 
 
 def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
-    from deepaa.runs.run import Run
+    from deepaa.runs import Run
 
     spec = PolicySpec("deepta:2", defaults=True, first_layers=1, operations=("mine:OPS",))
     data = DataSpec(data="/some/images.npz", size=32, outside_links=True)
