@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from deepaa.ops import kernels_c
-from deepaa.ops.apply import Draw, apply_batch, apply_pil, apply_torch
-from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
-from deepaa.ops.dispatch import triton_works
+from deepaa.ops.apply import (
+    Draw,
+    apply_batch,
+    apply_pil,
+    apply_torch,
+    pil_to_tensor,
+    tensor_to_pil,
+    triton_works,
+)
 from deepaa.ops.rng import draw_words, sample_keys
 from deepaa.ops.space import Space, Table
 
