@@ -40,7 +40,6 @@ def test_a_new_run(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "new run"
     with Run.create(folder, CONFIG) as run:
         assert run.folder == folder
-        assert run.config == CONFIG
         assert run.latest() is None
         assert run.history() == []
         assert {p.name for p in folder.iterdir()} == {
@@ -106,7 +105,7 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
         ]
     assert not (tmp_path / "run.lock").exists()
     with reopened(tmp_path) as run:  # and nothing was changed
-        assert run.config == CONFIG
+        assert read_config(tmp_path) == CONFIG
         assert run.history() == [{"step": 1, "cosine": 1 / 3}]
 
 
@@ -124,7 +123,7 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 def test_a_run_that_was_refused_at_its_start_leaves_the_folder_free(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG).close()
     with Run.create(tmp_path, {**CONFIG, "data": "mine"}) as run:
-        assert run.config["data"] == "mine"
+        assert read_config(tmp_path)["data"] == "mine"
         step(run, 1)
     assert read_config(tmp_path)["data"] == "mine"
     with pytest.raises(RunError, match="holds a run with other settings"):
@@ -146,8 +145,8 @@ def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
 def test_a_run_killed_before_its_settings_were_written_begins_again(tmp_path: Path) -> None:
     (tmp_path / "run.lock").touch()
     (tmp_path / ".config.json-0123456789abcdef.tmp").write_text("{")
-    with Run.create(tmp_path, CONFIG, resume=True) as run:
-        assert run.config == CONFIG
+    with Run.create(tmp_path, CONFIG, resume=True):
+        assert read_config(tmp_path) == CONFIG
         assert not list(tmp_path.glob(".*"))
 
 

@@ -322,24 +322,18 @@ def _run_custom(
     if operation.batched is not None:
         out = operation.batched(images, magnitudes, uniform, **operation.options)
     else:
-        out = _run_pil_on_batch(images, operation, magnitudes, uniform)
+        given = zip(images.cpu(), magnitudes.tolist(), uniform.tolist(), strict=True)
+        done = [
+            _checked_pil(operation, tensor_to_pil(image), None if operation.low is None else m, u)
+            for image, m, u in given
+        ]
+        out = torch.stack([pil_to_tensor(image) for image in done]).to(images.device)
     if out.shape != images.shape or out.dtype != torch.uint8 or out.device != images.device:
         raise ValueError(
             f"operation {operation.name!r} gave {out.dtype} {tuple(out.shape)} on {out.device}; "
             f"expected uint8 {tuple(images.shape)} on {images.device}"
         )
     return out
-
-
-def _run_pil_on_batch(
-    images: Tensor, operation: Operation, magnitudes: Tensor, uniform: Tensor
-) -> Tensor:
-    done = []
-    has_range = operation.low is not None
-    for image, m, u in zip(images.cpu(), magnitudes.tolist(), uniform.tolist(), strict=True):
-        result = _checked_pil(operation, tensor_to_pil(image), m if has_range else None, u)
-        done.append(pil_to_tensor(result))
-    return torch.stack(done).to(images.device)
 
 
 def _run_custom_on_pil(

@@ -186,9 +186,8 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Memory its tensors take."""
-        crops = (self.taps_x, self.taps_y)
-        parts = (self.maps_x, self.maps_y, *(taps for taps in crops if taps is not None))
-        return sum(part.nbytes for part in parts)
+        parts = (self.maps_x, self.maps_y, self.taps_x, self.taps_y)
+        return sum(part.nbytes for part in parts if part is not None)
 
 
 class _Rows:
@@ -353,10 +352,7 @@ def plan_for(table: Table, channels: int, height: int, width: int, device: torch
     key = (channels, height, width, device)
     plans = table.cache
     with _LOCK:
-        plan = plans.pop(key, None)
-        if plan is None:
-            plan = make_plan(table, channels, height, width, device)
-        assert isinstance(plan, Plan)
+        plan: Plan = plans.pop(key, None) or make_plan(table, channels, height, width, device)
         plans[key] = plan  # last used goes last
         # folders of images of every size must not fill the memory
         while len(plans) > MAX_PLANS or (
@@ -384,11 +380,8 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
     if plan.crops is not None:
         is_crop = lines[..., :1] == Kind.RESIZED_CROP
         grids = lines[..., 1:2].clone()  # boxes take this place
-        for grid in range(len(plan.crops[0])):
-            area, shape, fallback = (part[grid] for part in plan.crops)
-            box = resized_crop_boxes(
-                u, plan.height, plan.width, area, shape, fallback.to(torch.int32)
-            )
+        for grid, (area, shape, fallback) in enumerate(zip(*plan.crops, strict=True)):
+            box = resized_crop_boxes(u, plan.height, plan.width, area, shape, fallback.int())
             here = is_crop & (grids == grid)
             lines[..., 1:5] = torch.where(here, box, lines[..., 1:5])
     return lines

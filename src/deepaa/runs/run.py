@@ -68,11 +68,9 @@ class Run:
             for path in self.folder.iterdir():  # what a killed process was writing
                 if DRAFT.fullmatch(path.name):
                     path.unlink(missing_ok=True)
-            known = _known_settings(self.folder, config)
-            if known is None:
+            if not _has_work(self.folder, config):
                 document = {"format": FORMAT, "sha256": checksum(config, "config")}
                 write_json(self.folder / CONFIG, {**document, "settings": config})
-            self.config = config if known is None else known
             found = checkpoint.recover(self.folder)
             self.start = self._add_start()
             self._mark = found.history if found else NOTHING
@@ -168,13 +166,11 @@ class Run:
             raise ValueError(f"{self.folder}: the run is closed")
 
     def _provenance(self) -> dict[str, Any]:
-        path = self.folder / PROVENANCE
-        known: dict[str, Any] = {}
-        if path.exists():
-            try:
-                known = read_json(path)
-            except RunError as error:
-                _LOGGER.warning("%s; it begins anew", error)
+        path, known = self.folder / PROVENANCE, dict[str, Any]()
+        try:
+            known = read_json(path) if path.exists() else {}
+        except RunError as error:
+            _LOGGER.warning("%s; it begins anew", error)
         return known if isinstance(known.get("starts"), list) else {"starts": []}
 
     def _add_start(self) -> dict[str, object]:
@@ -194,7 +190,7 @@ def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
     folder = Path(folder)
     if folder.exists():
         _check_foreign_files(folder)
-        _known_settings(folder, json.loads(to_json(config, "config")))
+        _has_work(folder, json.loads(to_json(config, "config")))
 
 
 def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -233,24 +229,23 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
         )
 
 
-def _known_settings(folder: Path, settings: dict[str, Any]) -> dict[str, Any] | None:
-    """The settings of the run in `folder`, which must be these; None where none has done work.
+def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether the run in `folder` has done work; its settings must then be these.
 
     A run that was refused at its start has done none, and leaves the folder free.
     """
     if not (folder / CONFIG).exists():
-        return None
+        return False
     known, history = read_config(folder), folder / HISTORY
     if not any(folder.glob("manifest*")) and not (history.exists() and history.stat().st_size):
-        return None
-    lines = list(_differences(known, settings))
-    if lines:
+        return False
+    if lines := list(_differences(known, settings)):
         shown = lines[:MAX_DIFFERENCES]
         if len(lines) > len(shown):
             shown.append(f"and {len(lines) - len(shown)} more")
         listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
         raise RunError(f"{folder}: holds a run with other settings:{listed}")
-    return known
+    return True
 
 
 def _differences(known: object, now: object, name: str = "") -> Iterator[str]:
