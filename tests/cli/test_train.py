@@ -418,7 +418,7 @@ def test_bad_input_is_one_line(
     from deepaa.runs import Run
 
     (folder / "mine_train.py").write_text(MODULE)
-    Run.create(folder / "searched", {"search": 1}).close()
+    Run(folder / "searched", {"search": 1}).close()
     given = arguments if "--resume" in arguments else [*TINY, "--out", "run", *arguments]
     code, out, err = command(*given)
     assert (code, out) == (2, "")

@@ -176,7 +176,7 @@ def test_looking_leaves_the_run_as_it_is(reported: tuple[Path, str], finished: P
 def test_a_stopped_run_shows_what_is_found(command: Command, run: Path) -> None:
     """As a kill in the second layer leaves it: the state before the last."""
     (run / "policy.json").unlink()
-    with Run.create(run, read_config(run)) as opened:
+    with Run(run, read_config(run)) as opened:
         saved = opened.latest()
         assert saved is not None
         tensors = dict(saved.tensors)
@@ -477,7 +477,7 @@ def test_only_reports_are_replaced_unasked(command: Command, tmp_path: Path) -> 
 
 
 def test_a_training_is_refused_with_advice(command: Command, tmp_path: Path) -> None:
-    with Run.create(tmp_path / "t", {"kind": "train"}):
+    with Run(tmp_path / "t", {"kind": "train"}):
         pass
     code, _, err = command("t")
     assert (code, err) == (

@@ -28,7 +28,7 @@ CONFIG: dict[str, object] = {
 
 
 def reopened(folder: Path) -> Run:
-    return Run.create(folder, read_config(folder), resume=True)
+    return Run(folder, read_config(folder), resume=True)
 
 
 def step(run: Run, number: int) -> None:
@@ -38,7 +38,7 @@ def step(run: Run, number: int) -> None:
 
 def test_a_new_run(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "new run"
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         assert run.folder == folder
         assert run.latest() is None
         assert run.history() == []
@@ -72,21 +72,21 @@ def test_settings_that_json_cannot_say(
     tmp_path: Path, config: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        Run.create(tmp_path / "run", config)
+        Run(tmp_path / "run", config)
     assert not (tmp_path / "run").exists()
 
 
 def test_create_goes_on_with_the_same_settings(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
-    with Run.create(tmp_path, dict(reversed(CONFIG.items()))) as run:
+    with Run(tmp_path, dict(reversed(CONFIG.items()))) as run:
         saved = run.latest()
         assert saved
         assert saved.position == {"step": 1}
 
 
 def test_other_settings_are_shown(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
     other = {
         "search": {"steps": 600, "rate": 0.025, "layers": [1, 3], "new": None},
@@ -95,7 +95,7 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
     }
     for resume in (False, True):
         with pytest.raises(RunError) as refused:
-            Run.create(tmp_path, other, resume=resume)
+            Run(tmp_path, other, resume=resume)
         assert str(refused.value).split("\n") == [
             f"{tmp_path}: holds a run with other settings:",
             "  search.steps: 500 there, 600 now;",
@@ -110,10 +110,10 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:
-    with Run.create(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}) as run:
+    with Run(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}) as run:
         step(run, 1)
     with pytest.raises(RunError) as refused:
-        Run.create(tmp_path, {f"s{i}": "y" * 100 for i in range(30)})
+        Run(tmp_path, {f"s{i}": "y" * 100 for i in range(30)})
     lines = str(refused.value).split("\n")
     assert len(lines) == 22
     assert lines[-1] == "  and 10 more"
@@ -121,31 +121,31 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_refused_at_its_start_leaves_the_folder_free(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG).close()
-    with Run.create(tmp_path, {**CONFIG, "data": "mine"}) as run:
+    Run(tmp_path, CONFIG).close()
+    with Run(tmp_path, {**CONFIG, "data": "mine"}) as run:
         assert read_config(tmp_path)["data"] == "mine"
         step(run, 1)
     assert read_config(tmp_path)["data"] == "mine"
     with pytest.raises(RunError, match="holds a run with other settings"):
-        Run.create(tmp_path, CONFIG)
+        Run(tmp_path, CONFIG)
 
 
 def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="missing: no such folder, so there is nothing to resume"):
-        Run.create(tmp_path / "missing", CONFIG, resume=True)
+        Run(tmp_path / "missing", CONFIG, resume=True)
     with pytest.raises(RunError, match="holds no run, so there is nothing to resume"):
-        Run.create(tmp_path, CONFIG, resume=True)
+        Run(tmp_path, CONFIG, resume=True)
     assert list(tmp_path.iterdir()) == []
-    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+    with Run(tmp_path / "run", CONFIG, resume=False) as run:
         step(run, 1)
-    with Run.create(tmp_path / "run", CONFIG, resume=True) as run:
+    with Run(tmp_path / "run", CONFIG, resume=True) as run:
         assert run.latest() is not None
 
 
 def test_a_run_killed_before_its_settings_were_written_begins_again(tmp_path: Path) -> None:
     (tmp_path / "run.lock").touch()
     (tmp_path / ".config.json-0123456789abcdef.tmp").write_text("{")
-    with Run.create(tmp_path, CONFIG, resume=True):
+    with Run(tmp_path, CONFIG, resume=True):
         assert read_config(tmp_path) == CONFIG
         assert not list(tmp_path.glob(".*"))
 
@@ -154,9 +154,9 @@ def test_a_run_killed_before_its_settings_were_written_begins_again(tmp_path: Pa
 def test_what_is_no_run_is_refused(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match="no run"):
-        Run.create(tmp_path, CONFIG, resume=resume)
+        Run(tmp_path, CONFIG, resume=resume)
     with pytest.raises(RunError, match=r"no such folder|a file, expected a folder"):
-        Run.create(tmp_path / "thesis.tex", CONFIG, resume=resume)
+        Run(tmp_path / "thesis.tex", CONFIG, resume=resume)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -172,11 +172,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path, resume: bool) -> None:
     ],
 )
 def test_damaged_settings_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    Run.create(tmp_path, CONFIG).close()
+    Run(tmp_path, CONFIG).close()
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
     for resume in (False, True):
         with pytest.raises(RunError, match=message):
-            Run.create(tmp_path, CONFIG, resume=resume)
+            Run(tmp_path, CONFIG, resume=resume)
     assert not (tmp_path / "run.lock").exists()
 
 
@@ -188,7 +188,7 @@ if os.geteuid() == 0:
 for resume in (True, False):
     for folder in sys.argv[1:]:
         try:
-            Run.create(folder, {"a": 1}, resume=resume)
+            Run(folder, {"a": 1}, resume=resume)
         except RunError as error:
             print(error)
 """
@@ -198,7 +198,7 @@ def test_a_read_only_folder_is_refused_up_front() -> None:
     with tempfile.TemporaryDirectory() as name:
         outer = Path(name)
         run = outer / "run"
-        Run.create(run, {"a": 1}).close()
+        Run(run, {"a": 1}).close()
         for folder in (outer, run):
             folder.chmod(0o555)
         done = subprocess.run(
@@ -222,10 +222,10 @@ def test_a_read_only_folder_is_refused_up_front() -> None:
 
 
 def test_a_resumed_run_has_the_history_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "whole", CONFIG) as run:
+    with Run(tmp_path / "whole", CONFIG) as run:
         for number in range(1, 6):
             step(run, number)
-    with Run.create(tmp_path / "parts", CONFIG) as run:
+    with Run(tmp_path / "parts", CONFIG) as run:
         step(run, 1)
         step(run, 2)
         run.log({"step": 3, "cosine": 1.0})
@@ -243,7 +243,7 @@ def test_a_resumed_run_has_the_history_of_an_uninterrupted_one(tmp_path: Path) -
 
 
 def test_a_history_without_a_state_begins_again(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         run.log({"step": 1})
     with reopened(tmp_path) as run:
         assert run.history() == []
@@ -251,7 +251,7 @@ def test_a_history_without_a_state_begins_again(tmp_path: Path) -> None:
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[Path]:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         for number in range(1, 4):
             step(run, number)
     return tmp_path / "history.jsonl"
@@ -303,7 +303,7 @@ def test_numbers_that_json_lacks_are_refused(logged: Path, value: object) -> Non
 
 def test_reading_takes_no_lock(tmp_path: Path) -> None:
     assert read_history(tmp_path) == []
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
         run.log({"note": "ä\n\r\u2028"})
         assert read_history(tmp_path) == run.history()
@@ -316,7 +316,7 @@ def test_reading_takes_no_lock(tmp_path: Path) -> None:
 
 def test_results(tmp_path: Path) -> None:
     policy = Policy.trivial(CIFAR, 2)
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         policy.save(run.folder / "policy.json")
         run.write_json("splits.json", {"search": (1, 2)})
         assert json.loads((tmp_path / "splits.json").read_text()) == {"search": [1, 2]}
@@ -328,7 +328,7 @@ def test_results(tmp_path: Path) -> None:
 
 def test_provenance_has_every_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "provenance.json"
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         run.add_provenance({"data": {"fingerprint": "abc"}})
     reopened(tmp_path).close()
     known = json.loads(path.read_text())
@@ -343,7 +343,7 @@ def test_provenance_has_every_start(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 def test_a_closed_run_writes_nothing(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path, CONFIG)
     run.close()
     run.close()
     for write in (
@@ -359,7 +359,7 @@ def test_a_closed_run_writes_nothing(tmp_path: Path) -> None:
 
 def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Run.create("run", CONFIG) as run:
+    with Run("run", CONFIG) as run:
         monkeypatch.chdir("/")
         step(run, 1)
     assert read_history(tmp_path / "run") == [{"step": 1, "cosine": 1 / 3}]

@@ -12,9 +12,9 @@ from deepaa.ops import kernels_c
 from deepaa.ops.apply import (
     Draw,
     apply_batch,
-    apply_pil,
     apply_torch,
     pil_to_tensor,
+    run_pil,
     tensor_to_pil,
     triton_works,
 )
@@ -63,11 +63,11 @@ def compare_with_pillow(
         draw = Draw(choice, draw_words(keys, 1, space.table.uniforms)[2])
         images = sample.repeat(len(space), 1, 1, 1)
         got = apply(images.to(device), draw.to(device), space.table).cpu()
+        steps = zip(images, choice[:, 0].tolist(), draw.uniform[:, 0].tolist(), strict=True)
         singles = (
-            apply_pil(tensor_to_pil(image), draw[torch.tensor([i])], space)
-            for i, image in enumerate(images)
+            run_pil(tensor_to_pil(image), [(row, u)], space.table) for image, row, u in steps
         )
-        want = torch.stack([pil_to_tensor(image) for image in singles])
+        want = torch.stack([pil_to_tensor(single) for single in singles])
         unequal = (got != want).flatten(1).sum(1)
         differing += int(unequal.sum())
         largest = max(largest, int((got.int() - want.int()).abs().max()))

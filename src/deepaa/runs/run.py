@@ -56,35 +56,14 @@ _ABSENT = object()
 class Run:
     """A run folder that this process works in; close it, or use it in a `with` statement.
 
-    Made by `Run.create`. To look at a run that may be going on elsewhere, use `read_config` and
-    `read_history`: they take no lock and change nothing.
+    To look at a run that may be going on elsewhere, use `read_config` and `read_history`: they
+    take no lock and change nothing.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        """Use `Run.create`."""
-        self.folder = folder.resolve()
-        self._lock = lock_folder(folder)
-        try:
-            for path in self.folder.iterdir():  # what a killed process was writing
-                if DRAFT.fullmatch(path.name):
-                    path.unlink(missing_ok=True)
-            if not _has_work(self.folder, config):
-                document = {"format": FORMAT, "sha256": checksum(config, "config")}
-                write_json(self.folder / CONFIG, {**document, "settings": config})
-            found = checkpoint.recover(self.folder)
-            self.start = self._add_start()
-            self._mark = found.history if found else NOTHING
-            self._history = History(self.folder, self._mark)
-        except BaseException:
-            self._lock.release()
-            raise
-        self._is_open = True
-
-    @classmethod
-    def create(
-        cls, folder: str | Path, config: Mapping[str, object], *, resume: bool = False
-    ) -> Run:
-        """A run with these settings in a new or empty folder, or the one that is there already.
+    def __init__(
+        self, folder: str | Path, config: Mapping[str, object], *, resume: bool = False
+    ) -> None:
+        """Begin a run with these settings in a new or empty folder, or go on with the one there.
 
         History lines that are newer than its state are dropped, for the run repeats those steps.
 
@@ -102,7 +81,23 @@ class Run:
             reason = "holds no run" if folder.is_dir() else "no such folder"
             raise RunError(f"{folder}: {reason}, so there is nothing to resume")
         _check_foreign_files(folder, make=True)
-        return cls(folder, settings)
+        self.folder = folder.resolve()
+        self._lock = lock_folder(folder)
+        try:
+            for path in self.folder.iterdir():  # what a killed process was writing
+                if DRAFT.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+            if not _has_work(self.folder, settings):
+                document = {"format": FORMAT, "sha256": checksum(settings, "config")}
+                write_json(self.folder / CONFIG, {**document, "settings": settings})
+            found = checkpoint.recover(self.folder)
+            self.start = self._add_start()
+            self._mark = found.history if found else NOTHING
+            self._history = History(self.folder, self._mark)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._is_open = True
 
     def log(self, record: dict[str, Any]) -> None:
         """Add one line to the history; NaN and infinity are refused, None means no value."""
@@ -181,12 +176,12 @@ class Run:
 
 
 def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bool) -> Run | None:
-    """`Run.create` in the main process alone; what is wrong is raised in all."""
-    return run_on_main(lambda: Run.create(folder, config, resume=resume))
+    """A `Run` in the main process alone; what is wrong is raised in all."""
+    return run_on_main(lambda: Run(folder, config, resume=resume))
 
 
 def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
-    """Refuse what `Run.create` would refuse for these settings; only looks, whoever works there."""
+    """Refuse what `Run` would refuse for these settings; only looks, whoever works there."""
     folder = Path(folder)
     if folder.exists():
         _check_foreign_files(folder)
