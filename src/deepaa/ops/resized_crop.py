@@ -59,7 +59,7 @@ def resized_crop_box(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> tuple[int, int, int, int]:
-    """(x, y, width, height) of the first of ten candidates that fits: torchvision's law."""
+    """(x, y, width, height) of the first of ten candidates that fits, as torchvision draws it."""
     for candidate in range(CANDIDATES):
         i, j = divmod(int(u[candidate] * GRID * GRID), GRID)
         area, shape = _area(i, height * width, scale), _shape(j, ratio)

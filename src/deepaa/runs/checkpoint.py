@@ -284,7 +284,7 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
 def _rotate(folder: Path) -> None:
     """Finish a save whose manifest is written; does nothing otherwise.
 
-    The four renames come in this order, and each step is told from the files that are there, so
+    The four renames come in this order, and the files that are there show which are done, so
     it can be stopped anywhere and called again.
     """
     if not (folder / NEXT.manifest).exists():

@@ -92,7 +92,7 @@ def lock_folder(folder: Path) -> FolderLock:
 
 
 def is_in_use(folder: Path) -> bool:
-    """Whether another process may be working in a run folder; only looks."""
+    """Whether another process may be working in a run folder; takes no lock."""
     path = folder.resolve() / LOCK
     if path in _HELD:
         return False
@@ -175,7 +175,7 @@ def _may_be_alive(holder: dict[str, Any], *, locks_work: bool) -> bool:
 
 
 def _process_start(pid: int) -> int | None:
-    """When a process began, in clock ticks since the machine did; None where that is not told."""
+    """When a process began, in clock ticks since the machine did; None where that is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

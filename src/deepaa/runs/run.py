@@ -112,7 +112,7 @@ class Run:
         """Make this the newest state, on disk when it returns; the state before it is kept.
 
         Args:
-            position: Where the run is (phase, layer, step), as JSON can say it.
+            position: Where the run is (phase, layer, step), in values that JSON has.
 
         Raises:
             OSError: The disk is full or fails; the newest state is still the one before.
@@ -126,7 +126,7 @@ class Run:
         """The newest whole state; None before the first."""
         self._check_open()
         found = checkpoint.recover(self.folder)
-        if found and found.history != self._mark:  # the newest was damaged since we looked
+        if found and found.history != self._mark:  # the newest was damaged since it was read
             self._mark = found.history
             self._history.cut(self._mark)
         return found
@@ -181,7 +181,7 @@ def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bo
 
 
 def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
-    """Refuse what `Run` would refuse for these settings; only looks, whoever works there."""
+    """Refuse what `Run` would refuse for these settings; takes no lock and writes nothing."""
     folder = Path(folder)
     if folder.exists():
         _check_foreign_files(folder)
