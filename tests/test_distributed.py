@@ -104,7 +104,7 @@ def exchanges(folder: str) -> None:
 
 def wait_for_a_stop(folder: str) -> None:
     """Steps of unequal length until any rank is signalled; then all leave after the same step."""
-    from deepaa.runs.stop import StopRequest
+    from deepaa.runs import StopRequest
 
     distributed.init("cpu", timeout=30)
     rank = distributed.rank()

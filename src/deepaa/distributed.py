@@ -1,8 +1,7 @@
 """Several processes that share the work of each step, started by torchrun.
 
-With one process nothing is exchanged.
-`init()` reads torchrun's environment variables. Flags travel over gloo on the CPU, so they never
-wait for a GPU; tensors travel over the backend of their device.
+With one process nothing is exchanged. Flags travel over gloo on the CPU, so they never wait for a
+GPU; tensors travel over the backend of their device.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+T = TypeVar("T")
 TIMEOUT = 600.0
 """Seconds after which the others are given up; longer than any step and any checkpoint."""
-T = TypeVar("T")
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -39,10 +38,12 @@ def init(device: str = "auto", *, timeout: float = TIMEOUT) -> torch.device:
         return chosen
     if missing := [name for name in VARIABLES if name not in os.environ]:
         raise ValueError(f"WORLD_SIZE is set but not {', '.join(missing)}: start with torchrun")
-    if timeout <= 0:
-        raise ValueError(f"timeout={timeout} should be a positive number of seconds")
     if chosen.type == "cuda":
-        chosen = _own_gpu()
+        place, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if place >= gpus:
+            raise ValueError(f"process {place} has no GPU of its own: this machine has {gpus}")
+        torch.cuda.set_device(place)
+        chosen = torch.device("cuda", place)
     if not dist.is_initialized():
         # imported later, while the group exists, it keeps gloo's threads alive at exit
         importlib.import_module("torch._dynamo")
@@ -58,15 +59,6 @@ def check_device(device: str) -> None:
         raise ValueError(f"--device should be cpu, cuda or auto, got {device!r}")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {device}: torch finds no CUDA device here")
-
-
-def _own_gpu() -> torch.device:
-    """The GPU whose number is that of this process on its machine, made the current one."""
-    place, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if place >= gpus:
-        raise ValueError(f"process {place} has no GPU of its own: this machine has {gpus}")
-    torch.cuda.set_device(place)
-    return torch.device("cuda", place)
 
 
 def rank() -> int:
@@ -85,11 +77,7 @@ def is_main() -> bool:
 
 
 def share(n: int, rank: int, world: int) -> range:
-    """The numbers, of 0 to n - 1, of the images that process `rank` of `world` works on.
-
-    Shares are neighbours and differ by one image at most, the first being larger; joined by rank
-    they are 0 to n - 1 in order.
-    """
+    """The images, of 0 to n - 1, of process `rank` of `world`: even shares, in order of ranks."""
     if n < 0 or not 0 <= rank < world:
         raise ValueError(f"share({n}, rank={rank}, world={world}): no such share")
     small, larger = divmod(n, world)
@@ -115,11 +103,10 @@ def all_gather_rows(tensor: Tensor, counts: int | Sequence[int]) -> Tensor:
         )
     if world_size() == 1:
         return tensor
-    longest = max(counts)
-    padded = tensor.new_zeros((longest, *tensor.shape[1:]))  # every process must send as much
+    padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))  # every process sends as much
     padded[: len(tensor)] = tensor.detach()
     parts = [torch.empty_like(padded) for _ in counts]
-    if longest:
+    if len(padded):
         with _clear_errors():
             dist.all_gather(parts, padded)
     return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
@@ -127,12 +114,7 @@ def all_gather_rows(tensor: Tensor, counts: int | Sequence[int]) -> Tensor:
 
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true in any process; all of them must ask at the same place."""
-    if world_size() == 1:
-        return flag
-    raised = torch.tensor(int(flag))
-    with _clear_errors():
-        dist.all_reduce(raised, op=dist.ReduceOp.MAX)
-    return bool(raised)
+    return any(all_gather_rows(torch.tensor([flag]), world_size()).tolist())
 
 
 def broadcast(value: T) -> T:
@@ -162,15 +144,9 @@ def _clear_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # torch raises one of its subclasses, by backend
-        reason = str(error).strip().split("\n")[0]
-        raise RuntimeError(
-            f"process {os.environ.get('RANK', '0')}: another process has ended or does not answer "
-            f"({reason})"
-        ) from error
-
-
-# Rank-consistent errors: a process that fails alone would leave the others waiting for it, so all
-# of them fail together, and the first one that failed says why.
+        reason, here = str(error).strip().split("\n")[0], os.environ.get("RANK", "0")
+        message = f"process {here}: another process has ended or does not answer ({reason})"
+        raise RuntimeError(message) from error
 
 
 class OtherRankError(ValueError):
@@ -179,32 +155,28 @@ class OtherRankError(ValueError):
 
 def run_on_main(work: Callable[[], T]) -> T | None:
     """What `work` gives in the main process, None in the others; its error is raised in all."""
-    return _raise_together(work if is_main() else lambda: None)
+    return run_on_all(work if is_main() else lambda: None)
 
 
 def run_on_all(work: Callable[[], T]) -> T:
     """What `work` gives here; if it fails in any process it fails in all, and the first says why.
 
-    `work` may call `run_on_main`, whose errors are raised in all processes already.
+    A process that failed alone would leave the others waiting for it. `work` may call
+    `run_on_main`, whose errors are raised in all processes already.
     """
-    return _raise_together(work)
-
-
-def _raise_together(work: Callable[[], T]) -> T:
-    """What `work` gives, after every process has done its own; raises if any has failed."""
+    if world_size() == 1:
+        return work()
     problem = None
     try:
         found = work()
     except Exception as error:
-        if world_size() == 1 or getattr(error, "_raised_in_all", False):
+        if getattr(error, "_raised_in_all", False):
             raise
         problem = error
-    if world_size() == 1:
-        return found
-    flags = all_gather_rows(torch.tensor([int(problem is not None)]), world_size()).tolist()
+    flags = all_gather_rows(torch.tensor([problem is not None]), world_size()).tolist()
     if not any(flags):
         return found
-    first = flags.index(1)
+    first = flags.index(True)
     if problem is None or rank() != first:
         problem = OtherRankError(f"process {first} failed")
     problem._raised_in_all = True  # type: ignore[attr-defined]

@@ -94,7 +94,7 @@ def test_times_are_estimated_by_results_of_the_same_settings(tmp_path: Path) -> 
 
 
 def test_the_time_left_is_that_of_epochs_after_the_first_new_one(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "seeds-0", {"train": {"epochs": 103}}) as run:
+    with Run(tmp_path / "seeds-0", {"train": {"epochs": 103}}) as run:
         run.log({"kind": "epoch", "seed": 0})  # of an earlier call
         probe = Probe(run.folder, 1)
         assert probe.seconds_left() is None

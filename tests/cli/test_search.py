@@ -35,7 +35,7 @@ from deepaa.data.splits import SearchSubset
 from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
 from deepaa.report.pictures import find_originals
-from deepaa.runs.run import Run, read_history
+from deepaa.runs import Run, read_history
 from deepaa.search.cost import memory_needed
 from deepaa.search.gradient_matching.config import SearchConfig
 from deepaa.search.gradient_matching.records import StepRecord
@@ -554,7 +554,7 @@ def test_find_policy_reads_what_it_needs(pictures: Path, monkeypatch: pytest.Mon
 
 def test_find_policy_refuses_runs_of_another_kind(pictures: Path) -> None:
     out = pictures.parent / "run"
-    Run.create(out, {"a": 1}).close()
+    Run(out, {"a": 1}).close()
     checkpointed = {"device": "cpu", "out": out, "preset": "demo", "sizes": (20, 20, 10)}
     (out / "history.jsonl").write_text('{"kind": "step"}\n')
     with pytest.raises(ValueError, match="holds a run with other settings"):

@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from deepaa.cli import app as cli
 from deepaa.models import build_model
 from deepaa.report.accuracy_tables import accuracy_row
-from deepaa.runs.run import read_history
+from deepaa.runs import read_history
 from deepaa.train.results import read_results
 
 ENVIRONMENT = {
@@ -415,10 +415,10 @@ class Scale(nn.Module):
 def test_bad_input_is_one_line(
     command: Any, folder: Path, arguments: list[str], message: str
 ) -> None:
-    from deepaa.runs.run import Run
+    from deepaa.runs import Run
 
     (folder / "mine_train.py").write_text(MODULE)
-    Run.create(folder / "searched", {"search": 1}).close()
+    Run(folder / "searched", {"search": 1}).close()
     given = arguments if "--resume" in arguments else [*TINY, "--out", "run", *arguments]
     code, out, err = command(*given)
     assert (code, out) == (2, "")
@@ -582,7 +582,7 @@ OPERATIONS = [Operation("turn_over", pil=turn_over)]
 
 def test_policies_with_own_operations_are_trained(command: Any, folder: Path) -> None:
     from deepaa import Policy
-    from deepaa.ops.custom import import_operations
+    from deepaa.ops.apply import import_operations
     from deepaa.policy.load import save_policy
 
     (folder / "own_ops.py").write_text(OPERATION)

@@ -27,12 +27,12 @@ from deepaa.data.scan_report import BadImagesError
 from deepaa.data.streaming import StreamedImages
 from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch
-from deepaa.ops.boxes import fallback_box, resized_crop_boxes, shape_grids
+from deepaa.ops.resized_crop import fallback_box, resized_crop_boxes, shape_grids
 from deepaa.ops.rng import draw_words, hash_int, hash_keys, sample_keys
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
 from deepaa.policy.published import compared_policy
-from deepaa.runs.run import read_history
+from deepaa.runs import read_history
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.evaluation import evaluate, evaluate_streamed

@@ -26,7 +26,7 @@ from deepaa import CIFAR, IMAGENET, Operation, Policy, load_policy
 from deepaa.export import TARGETS, export_policy, pipeline_source
 from deepaa.export.measured import MEASURED, VERSIONS, WITHOUT_SIZE
 from deepaa.export.shared import LEAST, kept_rows
-from deepaa.ops.convert import tensor_to_pil
+from deepaa.ops.apply import tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS
 from deepaa.ops.space import Row, Space
 from deepaa.policy.policy import Layers

@@ -18,14 +18,12 @@ from oracle import every_row, pil_batch, random_uniform
 from torch import Tensor
 
 from deepaa.data.embedded import load_embedded
-from deepaa.ops import dispatch, kernels_c
-from deepaa.ops.apply import Draw, apply_batch, apply_pil
-from deepaa.ops.boxes import cutout_box
-from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
+from deepaa.ops import kernels_c, kernels_torch
+from deepaa.ops.apply import Draw, apply_batch, apply_pil, pil_to_tensor, tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS as PIL_KERNELS
 from deepaa.ops.plan import Kind, plan_for, resolve
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Space, Table
-from deepaa.ops.specs import BUILTIN
+from deepaa.ops.rng import cutout_box
+from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Space, Table
 from deepaa.policy.policy import Policy
 
 SIZES = [(1, 1), (1, 7), (28, 28), (32, 32), (33, 17), (97, 131)]
@@ -82,7 +80,7 @@ def run(request: pytest.FixtureRequest) -> Iterator[Engine]:
             torch.cuda.set_sync_debug_mode("error")
         lines = resolve(plan, choice, uniform)
         if name.startswith("plain"):
-            out = dispatch.run_torch(images, lines, plan)
+            out = kernels_torch.run(images, lines, plan)
         elif name == "native":
             out = kernels_c.run(images, lines, plan)
         else:

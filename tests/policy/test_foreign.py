@@ -19,8 +19,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row, Space
-from deepaa.ops.specs import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space
 from deepaa.policy import PolicyFileError, dumps, load_policy
 from deepaa.policy.foreign import read_npz
 from deepaa.policy.load import loads

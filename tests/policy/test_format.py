@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
-from deepaa.ops.specs import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.load import dumps, load_policy, loads
 from deepaa.policy.policy import Policy
 from deepaa.policy.stages import Chains, Layers, Stage

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from deepaa.ops.rng import sample_keys
-from deepaa.ops.space import CIFAR, Operation
-from deepaa.ops.specs import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, Operation
 from deepaa.policy.load import MAX_BYTES, dumps, load_policy, loads
 from deepaa.policy.policy import Policy
 
@@ -162,7 +161,8 @@ def test_keys_are_those_the_text_names() -> None:
 
 
 def test_boxes_follow_the_text() -> None:
-    from deepaa.ops.boxes import cutout_box, resized_crop_box
+    from deepaa.ops.resized_crop import resized_crop_box
+    from deepaa.ops.rng import cutout_box
 
     generator = torch.Generator().manual_seed(0)
     for _ in range(300):

@@ -15,7 +15,7 @@ import pytest
 from frequencies import Step, check_counts, our_name, outcomes, step
 from PIL import Image, ImageEnhance, ImageOps
 
-from deepaa.ops.dispatch import run_pil
+from deepaa.ops.apply import run_pil
 from deepaa.policy import PolicyFileError, dumps, load_policy
 from deepaa.policy.load import loads
 from deepaa.policy.pba import chances, is_log, read_log

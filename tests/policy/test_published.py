@@ -22,12 +22,10 @@ from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F
 
 from deepaa.data.embedded import load_embedded
-from deepaa.ops import dispatch, kernels_c
-from deepaa.ops.apply import Draw, apply_batch
-from deepaa.ops.boxes import cutout_box
-from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
-from deepaa.ops.dispatch import run_pil
+from deepaa.ops import kernels_c, kernels_torch
+from deepaa.ops.apply import Draw, apply_batch, pil_to_tensor, run_pil, tensor_to_pil
 from deepaa.ops.plan import plan_for, resolve
+from deepaa.ops.rng import cutout_box
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Space, Table
 from deepaa.policy import PolicyFileError, dumps, load_policy, policy_names
 from deepaa.policy.baselines import (
@@ -158,7 +156,7 @@ def test_every_engine_cuts_the_same_square(name: str, size: tuple[int, int]) -> 
     choice, uniform = draw.to(device)
     lines = resolve(plan, choice, uniform)
     if name == "plain":
-        out = dispatch.run_torch(images, lines, plan)
+        out = kernels_torch.run(images, lines, plan)
     elif name == "native":
         out = kernels_c.run(images, lines, plan)
     else:

@@ -165,7 +165,7 @@ def test_programs_of_the_makefile_come_with_the_extra_dev() -> None:
 @pytest.mark.slow
 def test_signals_are_tested_under_nohup(tmp_path: Path) -> None:
     """A shell has Ctrl-C ignored by what it starts with `&`."""
-    words = f"{sys.executable} -m pytest -q -p no:cacheprovider tests/runs/test_stop.py"
+    words = f"{sys.executable} -m pytest -q -p no:cacheprovider tests/runs/test_process.py"
     line = f"nohup {words} > {tmp_path}/log & wait $!"
     done = subprocess.run(["sh", "-c", line], cwd=ROOT, check=False, stderr=subprocess.DEVNULL)
     assert done.returncode == 0, (tmp_path / "log").read_text()

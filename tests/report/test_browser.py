@@ -23,7 +23,7 @@ from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries
 from deepaa.report.load import Subject
 from deepaa.report.page import Options, comparison_page, make_figures, make_page
-from deepaa.runs.files import write_file
+from deepaa.runs import write_file
 from deepaa.train.results import SeedResult
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")

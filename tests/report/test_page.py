@@ -35,7 +35,7 @@ from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, orig
 from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
 from deepaa.report.policy_tables import top_transformations
 from deepaa.report.search_tables import stop_text
-from deepaa.runs.run import Run, read_history
+from deepaa.runs import Run, read_config, read_history
 from deepaa.search.presets import ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.results import SeedResult, document
@@ -176,7 +176,7 @@ def test_looking_leaves_the_run_as_it_is(reported: tuple[Path, str], finished: P
 def test_a_stopped_run_shows_what_is_found(command: Command, run: Path) -> None:
     """As a kill in the second layer leaves it: the state before the last."""
     (run / "policy.json").unlink()
-    with Run.open(run) as opened:
+    with Run(run, read_config(run)) as opened:
         saved = opened.latest()
         assert saved is not None
         tensors = dict(saved.tensors)
@@ -477,7 +477,7 @@ def test_only_reports_are_replaced_unasked(command: Command, tmp_path: Path) -> 
 
 
 def test_a_training_is_refused_with_advice(command: Command, tmp_path: Path) -> None:
-    with Run.create(tmp_path / "t", {"kind": "train"}):
+    with Run(tmp_path / "t", {"kind": "train"}):
         pass
     code, _, err = command("t")
     assert (code, err) == (

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from deepaa.data.embedded import load_embedded
-from deepaa.ops.dispatch import run_pil
+from deepaa.ops.apply import run_pil
 from deepaa.ops.rng import sample_key
 from deepaa.ops.space import CIFAR, Operation, Space
 from deepaa.policy.policy import Policy

@@ -21,10 +21,18 @@ from torch import Tensor
 
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
-from deepaa.runs.checkpoint import DAMAGED, NEWEST, NEXT, PREVIOUS, newest, save
-from deepaa.runs.files import DRAFT
-from deepaa.runs.history import NOTHING
-from deepaa.runs.run import Run, RunError
+from deepaa.runs.checkpoint import (
+    DAMAGED,
+    DRAFT,
+    NEWEST,
+    NEXT,
+    NOTHING,
+    PREVIOUS,
+    RunError,
+    newest,
+    save,
+)
+from deepaa.runs.run import Run
 
 CONFIG = {"steps": 10}
 
@@ -56,7 +64,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
         "empty": torch.zeros(0, 3),
         "trained": torch.ones(2, requires_grad=True),
     }
-    with Run.create(tmp_path / "run", CONFIG) as run:
+    with Run(tmp_path / "run", CONFIG) as run:
         assert run.latest() is None
         run.save(tensors, {"phase": "search", "layer": 1, "cosine": 0.1})
         saved = run.latest()
@@ -80,12 +88,12 @@ def test_the_state_before_is_kept(tmp_path: Path) -> None:
         found = newest(tmp_path)
         assert found
         assert found.is_newest
-        assert is_state(found.saved.tensors, step)
+        assert is_state(found.tensors, step)
     for name in NEWEST:
         (tmp_path / name).unlink()
     found = newest(tmp_path)
     assert found
-    assert found.saved.position == {"step": 2}
+    assert found.position == {"step": 2}
 
 
 @pytest.mark.parametrize(
@@ -100,14 +108,14 @@ def test_a_position_that_json_cannot_say_leaves_the_state(
         save(tmp_path, state(2), position, NOTHING)
     found = newest(tmp_path)
     assert found
-    assert is_state(found.saved.tensors, 1)
+    assert is_state(found.tensors, 1)
 
 
 # Damage
 
 
 def run_with_states(folder: Path, steps: int) -> None:
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         for step in range(1, steps + 1):
             run.log({"step": step})
             run.save(state(step), {"step": step})
@@ -127,8 +135,8 @@ def test_every_flipped_bit_is_found(tmp_path: Path, name: str) -> None:
         found = newest(tmp_path)
         assert found
         # space around JSON may change: then what it says is still true
-        assert found.saved.position == {"step": 1 + found.is_newest}, (at, bad[at])
-        assert is_state(found.saved.tensors, 1 + found.is_newest)
+        assert found.position == {"step": 1 + found.is_newest}, (at, bad[at])
+        assert is_state(found.tensors, 1 + found.is_newest)
         if found.is_newest:
             assert name == NEWEST.manifest
             assert json.loads(bad) == json.loads(good)
@@ -169,7 +177,7 @@ def test_a_damaged_state_falls_back(
     run_with_states(folder, 3)
     damage(folder / name)
     for _ in range(2):  # the second time the damaged pair is out of the way
-        with Run.open(folder) as run:
+        with Run(folder, CONFIG, resume=True) as run:
             saved = run.latest()
             assert saved
             assert saved.position == {"step": 2}
@@ -178,7 +186,7 @@ def test_a_damaged_state_falls_back(
     assert [r.levelname for r in caplog.records] == ["WARNING"]
     assert str(folder / name) in caplog.text
     assert not (tmp_path / "payload-ran").exists()
-    with Run.open(folder) as run:
+    with Run(folder, CONFIG, resume=True) as run:
         run.log({"step": 3})
         run.save(state(3), {"step": 3})
     for pair, step in ((NEWEST, 3), (PREVIOUS, 2)):
@@ -186,14 +194,14 @@ def test_a_damaged_state_falls_back(
     (folder / NEWEST.state).unlink()  # the good state was not pushed out by the damaged one
     found = newest(folder)
     assert found
-    assert is_state(found.saved.tensors, 2)
+    assert is_state(found.tensors, 2)
 
 
 def test_damage_after_opening_is_found_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run_with_states(tmp_path / "run", 3)
-    with Run.open(tmp_path / "run") as run:
+    with Run(tmp_path / "run", CONFIG, resume=True) as run:
         cut_in_half(run.folder / NEWEST.state)
         saved = run.latest()
         assert saved
@@ -208,11 +216,11 @@ def test_without_a_whole_state_the_run_is_refused(tmp_path: Path) -> None:
     cut_in_half(tmp_path / "run" / NEWEST.state)
     cut_in_half(tmp_path / "run" / PREVIOUS.manifest)
     with pytest.raises(RunError, match=r"state.safetensors: damaged.*no whole state is left"):
-        Run.open(tmp_path / "run")
+        Run(tmp_path / "run", CONFIG, resume=True)
     run_with_states(tmp_path / "one", 1)
     cut_in_half(tmp_path / "one" / NEWEST.state)
     with pytest.raises(RunError, match="no whole state is left"):
-        Run.open(tmp_path / "one")
+        Run(tmp_path / "one", CONFIG, resume=True)
 
 
 def test_a_proved_pickle_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,14 +234,14 @@ def test_a_proved_pickle_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_run_of_another_format_is_neither_read_nor_changed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with Run.create(folder, {"a": 1}) as run:
+    with Run(folder, {"a": 1}) as run:
         run.save(state(1), {"step": 1})
     config = folder / "config.json"
     config.write_text(config.read_text().replace('"format": 2', '"format": 3'))
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    for again in (lambda: Run.open(folder), lambda: Run.create(folder, {"a": 1})):
+    for resume in (False, True):
         with pytest.raises(RunError, match="run format 3; this version of deepaa reads 2 only"):
-            again()
+            Run(folder, {"a": 1}, resume=resume)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
@@ -279,7 +287,7 @@ def confirmed(read: int) -> int:
 
 
 def save_for_ever(write: int, folder: str) -> None:
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         saved = run.latest()
         step = saved.position["step"] if saved else 0
         os.write(write, f"{step}\n".encode())
@@ -291,7 +299,7 @@ def save_for_ever(write: int, folder: str) -> None:
 
 
 def check_folder(folder: str, at_least: int) -> int:
-    with Run.open(folder) as run:
+    with Run(folder, CONFIG, resume=True) as run:
         saved = run.latest()
         step = saved.position["step"] if saved else 0
         assert step >= at_least, f"step {step} after {at_least} was confirmed"
@@ -340,7 +348,7 @@ def work_and_die(write: int, folder: str, number: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         saved = run.latest()
         step = saved.position["step"] if saved else 0
         for _ in range(3):
@@ -348,12 +356,12 @@ def work_and_die(write: int, folder: str, number: int) -> None:
             run.log({"step": step})
             run.save(state(step), {"step": step})
             os.write(write, f"{step}\n".encode())
-        run.write_policy(Policy.trivial(CIFAR, 1))
+        Policy.trivial(CIFAR, 1).save(run.folder / "policy.json")
         run.write_json("splits.json", {"a": [1, 2]})
 
 
 def kill_everywhere(folder: str) -> None:
-    Run.create(folder, CONFIG).close()  # asks git once, for all that are forked
+    Run(folder, CONFIG).close()  # asks git once, for all that are forked
     kills = 0
     for number in range(1000):
         shutil.rmtree(folder, ignore_errors=True)
@@ -364,7 +372,7 @@ def kill_everywhere(folder: str) -> None:
             check_folder(folder, at_least)
         else:
             assert at_least == 0
-        Run.create(folder, CONFIG).close()  # it can always begin
+        Run(folder, CONFIG).close()  # it can always begin
         if ended == 0:
             break
         assert ended == signal.SIGKILL, ended
@@ -386,7 +394,7 @@ def fill(folder: str, limit: str) -> None:
     """Save ever larger states until the disk is full; the last whole one is still there."""
     if limit == "file":
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         step = 0
         try:
             while step < 100:
@@ -402,7 +410,7 @@ def fill(folder: str, limit: str) -> None:
         files = sorted(path.name for path in run.folder.iterdir())
         assert not any(DRAFT.fullmatch(name) for name in files), files
         run.save(state(step - 1), {"step": step - 1})
-    with Run.open(folder) as run:
+    with Run(folder, CONFIG, resume=True) as run:
         assert run.history() == [{"step": i} for i in range(1, step + 1)]
         if limit == "file":
             long = {"text": "x" * 400_000}

@@ -1,4 +1,4 @@
-"""runs.py: folders, settings, history and provenance; states are in test_checkpoint.py."""
+"""Run folders: settings, history, provenance; states are in test_checkpoint.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,13 +17,18 @@ import torch
 from deepaa.ops.space import CIFAR
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
-from deepaa.runs.run import Run, RunError, config_hash, read_config, read_history
+from deepaa.runs.checkpoint import RunError, checksum, read_history
+from deepaa.runs.run import Run, code_version, provenance, read_config
 
 CONFIG: dict[str, object] = {
     "data": "cifar10",
     "search": {"steps": 500, "rate": 0.025, "layers": [1, 2]},
     "seed": 0,
 }
+
+
+def reopened(folder: Path) -> Run:
+    return Run(folder, read_config(folder), resume=True)
 
 
 def step(run: Run, number: int) -> None:
@@ -34,9 +38,8 @@ def step(run: Run, number: int) -> None:
 
 def test_a_new_run(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "new run"
-    with Run.create(folder, CONFIG) as run:
+    with Run(folder, CONFIG) as run:
         assert run.folder == folder
-        assert run.config == CONFIG
         assert run.latest() is None
         assert run.history() == []
         assert {p.name for p in folder.iterdir()} == {
@@ -47,13 +50,13 @@ def test_a_new_run(tmp_path: Path) -> None:
         }
     assert not (folder / "run.lock").exists()
     document = json.loads((folder / "config.json").read_text())
-    assert document == {"format": 2, "sha256": config_hash(CONFIG), "settings": CONFIG}
+    assert document == {"format": 2, "sha256": checksum(CONFIG, "config"), "settings": CONFIG}
     assert read_config(folder) == CONFIG
 
 
 def test_settings_are_json_and_their_order_is_nothing() -> None:
-    assert config_hash({"a": 1, "b": (2, 3)}) == config_hash({"b": [2, 3], "a": 1})
-    assert config_hash({"a": 1}) != config_hash({"a": 2})
+    assert checksum({"a": 1, "b": (2, 3)}, "x") == checksum({"b": [2, 3], "a": 1}, "x")
+    assert checksum({"a": 1}, "x") != checksum({"a": 2}, "x")
 
 
 @pytest.mark.parametrize(
@@ -69,21 +72,21 @@ def test_settings_that_json_cannot_say(
     tmp_path: Path, config: dict[str, object], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        Run.create(tmp_path / "run", config)
+        Run(tmp_path / "run", config)
     assert not (tmp_path / "run").exists()
 
 
 def test_create_goes_on_with_the_same_settings(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
-    with Run.create(tmp_path, dict(reversed(CONFIG.items()))) as run:
+    with Run(tmp_path, dict(reversed(CONFIG.items()))) as run:
         saved = run.latest()
         assert saved
         assert saved.position == {"step": 1}
 
 
 def test_other_settings_are_shown(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
     other = {
         "search": {"steps": 600, "rate": 0.025, "layers": [1, 3], "new": None},
@@ -92,7 +95,7 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
     }
     for resume in (False, True):
         with pytest.raises(RunError) as refused:
-            Run.create(tmp_path, other, resume=resume)
+            Run(tmp_path, other, resume=resume)
         assert str(refused.value).split("\n") == [
             f"{tmp_path}: holds a run with other settings:",
             "  search.steps: 500 there, 600 now;",
@@ -101,16 +104,16 @@ def test_other_settings_are_shown(tmp_path: Path) -> None:
             "  seed: 0 there, false now",
         ]
     assert not (tmp_path / "run.lock").exists()
-    with Run.open(tmp_path) as run:  # and nothing was changed
-        assert run.config == CONFIG
+    with reopened(tmp_path) as run:  # and nothing was changed
+        assert read_config(tmp_path) == CONFIG
         assert run.history() == [{"step": 1, "cosine": 1 / 3}]
 
 
 def test_a_long_difference_is_cut(tmp_path: Path) -> None:
-    with Run.create(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}) as run:
+    with Run(tmp_path, {f"s{i}": "x" * 100 for i in range(30)}) as run:
         step(run, 1)
     with pytest.raises(RunError) as refused:
-        Run.create(tmp_path, {f"s{i}": "y" * 100 for i in range(30)})
+        Run(tmp_path, {f"s{i}": "y" * 100 for i in range(30)})
     lines = str(refused.value).split("\n")
     assert len(lines) == 22
     assert lines[-1] == "  and 10 more"
@@ -118,49 +121,43 @@ def test_a_long_difference_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_refused_at_its_start_leaves_the_folder_free(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG).close()
-    with Run.create(tmp_path, {**CONFIG, "data": "mine"}) as run:
-        assert run.config["data"] == "mine"
+    Run(tmp_path, CONFIG).close()
+    with Run(tmp_path, {**CONFIG, "data": "mine"}) as run:
+        assert read_config(tmp_path)["data"] == "mine"
         step(run, 1)
     assert read_config(tmp_path)["data"] == "mine"
     with pytest.raises(RunError, match="holds a run with other settings"):
-        Run.create(tmp_path, CONFIG)
+        Run(tmp_path, CONFIG)
 
 
 def test_only_a_run_can_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="missing: no such folder, so there is nothing to resume"):
-        Run.create(tmp_path / "missing", CONFIG, resume=True)
+        Run(tmp_path / "missing", CONFIG, resume=True)
     with pytest.raises(RunError, match="holds no run, so there is nothing to resume"):
-        Run.create(tmp_path, CONFIG, resume=True)
+        Run(tmp_path, CONFIG, resume=True)
     assert list(tmp_path.iterdir()) == []
-    with Run.create(tmp_path / "run", CONFIG, resume=False) as run:
+    with Run(tmp_path / "run", CONFIG, resume=False) as run:
         step(run, 1)
-    with Run.create(tmp_path / "run", CONFIG, resume=True) as run:
+    with Run(tmp_path / "run", CONFIG, resume=True) as run:
         assert run.latest() is not None
 
 
 def test_a_run_killed_before_its_settings_were_written_begins_again(tmp_path: Path) -> None:
     (tmp_path / "run.lock").touch()
     (tmp_path / ".config.json-0123456789abcdef.tmp").write_text("{")
-    with Run.create(tmp_path, CONFIG, resume=True) as run:
-        assert run.config == CONFIG
+    with Run(tmp_path, CONFIG, resume=True):
+        assert read_config(tmp_path) == CONFIG
         assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("make", [Run.open, lambda folder: Run.create(folder, CONFIG)])
-def test_what_is_no_run_is_refused(tmp_path: Path, make: Any) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+def test_what_is_no_run_is_refused(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "thesis.tex").write_text("mine")
     with pytest.raises(RunError, match="no run"):
-        make(tmp_path)
+        Run(tmp_path, CONFIG, resume=resume)
     with pytest.raises(RunError, match=r"no such folder|a file, expected a folder"):
-        make(tmp_path / "thesis.tex")
+        Run(tmp_path / "thesis.tex", CONFIG, resume=resume)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_open_refuses_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no such folder"):
-        Run.open(tmp_path / "missing")
-    assert not (tmp_path / "missing").exists()
 
 
 @pytest.mark.parametrize(
@@ -175,25 +172,23 @@ def test_open_refuses_a_missing_folder(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_settings_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    Run.create(tmp_path, CONFIG).close()
+    Run(tmp_path, CONFIG).close()
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
-    with pytest.raises(RunError, match=message):
-        Run.open(tmp_path)
-    with pytest.raises(RunError, match=message):
-        Run.create(tmp_path, CONFIG)
+    for resume in (False, True):
+        with pytest.raises(RunError, match=message):
+            Run(tmp_path, CONFIG, resume=resume)
     assert not (tmp_path / "run.lock").exists()
 
 
 READ_ONLY = """
 import os, sys
-from deepaa.runs.run import Run, RunError
-import deepaa.runs.checkpoint, torch
+from deepaa.runs import Run, RunError
 if os.geteuid() == 0:
     os.seteuid(65534)  # root may write anywhere
-for open_run in (Run.open, lambda folder: Run.create(folder, {"a": 1})):
+for resume in (True, False):
     for folder in sys.argv[1:]:
         try:
-            open_run(folder)
+            Run(folder, {"a": 1}, resume=resume)
         except RunError as error:
             print(error)
 """
@@ -203,7 +198,7 @@ def test_a_read_only_folder_is_refused_up_front() -> None:
     with tempfile.TemporaryDirectory() as name:
         outer = Path(name)
         run = outer / "run"
-        Run.create(run, {"a": 1}).close()
+        Run(run, {"a": 1}).close()
         for folder in (outer, run):
             folder.chmod(0o555)
         done = subprocess.run(
@@ -215,7 +210,7 @@ def test_a_read_only_folder_is_refused_up_front() -> None:
         )
         assert done.stdout.splitlines() == [
             f"{run}: the folder cannot be written: Permission denied",
-            f"{outer / 'new'}: no such folder",
+            f"{outer / 'new'}: no such folder, so there is nothing to resume",
             f"{run}: the folder cannot be written: Permission denied",
             f"{outer / 'new'}: the folder cannot be used: Permission denied",
         ]
@@ -227,36 +222,36 @@ def test_a_read_only_folder_is_refused_up_front() -> None:
 
 
 def test_a_resumed_run_has_the_history_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    with Run.create(tmp_path / "whole", CONFIG) as run:
+    with Run(tmp_path / "whole", CONFIG) as run:
         for number in range(1, 6):
             step(run, number)
-    with Run.create(tmp_path / "parts", CONFIG) as run:
+    with Run(tmp_path / "parts", CONFIG) as run:
         step(run, 1)
         step(run, 2)
         run.log({"step": 3, "cosine": 1.0})
         run.log({"step": 4, "cosine": 4 / 3})
     for at in (3, 4, 5):
-        with Run.open(tmp_path / "parts") as run:
+        with reopened(tmp_path / "parts") as run:
             saved = run.latest()
             assert saved
             assert saved.position == {"step": at - 1}
             step(run, at)
             run.log({"lost": "with the kill"})
-    Run.open(tmp_path / "parts").close()
+    reopened(tmp_path / "parts").close()
     whole, parts = (tmp_path / name / "history.jsonl" for name in ("whole", "parts"))
     assert whole.read_bytes() == parts.read_bytes()
 
 
 def test_a_history_without_a_state_begins_again(tmp_path: Path) -> None:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         run.log({"step": 1})
-    with Run.open(tmp_path) as run:
+    with reopened(tmp_path) as run:
         assert run.history() == []
 
 
 @pytest.fixture
 def logged(tmp_path: Path) -> Iterator[Path]:
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         for number in range(1, 4):
             step(run, number)
     return tmp_path / "history.jsonl"
@@ -266,7 +261,7 @@ def test_a_torn_line_is_left_out(logged: Path, caplog: pytest.LogCaptureFixture)
     with logged.open("a") as file:
         file.write('{"step": 4, "cos')
     assert [r["step"] for r in read_history(logged.parent)] == [1, 2, 3]
-    with Run.open(logged.parent) as run:
+    with reopened(logged.parent) as run:
         step(run, 4)
         assert [r["step"] for r in run.history()] == [1, 2, 3, 4]
     assert not caplog.records
@@ -274,12 +269,12 @@ def test_a_torn_line_is_left_out(logged: Path, caplog: pytest.LogCaptureFixture)
 
 def test_a_truncated_history_is_told(logged: Path, caplog: pytest.LogCaptureFixture) -> None:
     os.truncate(logged, logged.stat().st_size - 3)
-    with Run.open(logged.parent) as run:
+    with reopened(logged.parent) as run:
         assert "the saved state knows 3 lines, 2 are there" in caplog.text
         step(run, 4)
         assert [r["step"] for r in run.history()] == [1, 2, 4]
     caplog.clear()
-    Run.open(logged.parent).close()  # said once
+    reopened(logged.parent).close()  # said once
     assert not caplog.records
 
 
@@ -290,7 +285,7 @@ def test_a_flipped_bit_in_the_history_is_told(
     data = bytearray(logged.read_bytes())
     data[at] ^= 1
     logged.write_bytes(data)
-    with Run.open(logged.parent) as run:
+    with reopened(logged.parent) as run:
         assert "the saved state knows 3 lines, 3 are there but differ" in caplog.text
         assert [r["step"] for r in run.history()][-2:] == [2, 3]
     caplog.clear()
@@ -301,14 +296,14 @@ def test_a_flipped_bit_in_the_history_is_told(
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), {"deep": [float("nan")]}])
 def test_numbers_that_json_lacks_are_refused(logged: Path, value: object) -> None:
     before = logged.read_bytes()
-    with Run.open(logged.parent) as run, pytest.raises(ValueError, match="record, cosine"):
+    with reopened(logged.parent) as run, pytest.raises(ValueError, match="record, cosine"):
         run.log({"step": 4, "cosine": value})
     assert logged.read_bytes() == before
 
 
 def test_reading_takes_no_lock(tmp_path: Path) -> None:
     assert read_history(tmp_path) == []
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         step(run, 1)
         run.log({"note": "ä\n\r\u2028"})
         assert read_history(tmp_path) == run.history()
@@ -321,43 +316,34 @@ def test_reading_takes_no_lock(tmp_path: Path) -> None:
 
 def test_results(tmp_path: Path) -> None:
     policy = Policy.trivial(CIFAR, 2)
-    with Run.create(tmp_path, CONFIG) as run:
-        path = run.write_policy(policy)
+    with Run(tmp_path, CONFIG) as run:
+        policy.save(run.folder / "policy.json")
         run.write_json("splits.json", {"search": (1, 2)})
         assert json.loads((tmp_path / "splits.json").read_text()) == {"search": [1, 2]}
         with pytest.raises(ValueError, match=r"splits\.json, a: nan"):
             run.write_json("splits.json", {"a": float("nan")})
         assert json.loads((tmp_path / "splits.json").read_text()) == {"search": [1, 2]}
-    assert path == tmp_path / "policy.json"
-    assert load_policy(path).equals(policy)
-
-
-@pytest.mark.parametrize("name", ["../x.json", "x", ".x.json", "config.json", "manifest.json", ""])
-def test_names_of_other_files_are_refused(tmp_path: Path, name: str) -> None:
-    with Run.create(tmp_path, CONFIG) as run, pytest.raises(ValueError, match="write_json"):
-        run.write_json(name, {})
+    assert load_policy(tmp_path / "policy.json").equals(policy)
 
 
 def test_provenance_has_every_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "provenance.json"
-    with Run.create(tmp_path, CONFIG) as run:
+    with Run(tmp_path, CONFIG) as run:
         run.add_provenance({"data": {"fingerprint": "abc"}})
-        with pytest.raises(ValueError, match="starts"):
-            run.add_provenance({"starts": []})
-    Run.open(tmp_path).close()
+    reopened(tmp_path).close()
     known = json.loads(path.read_text())
     assert known["data"] == {"fingerprint": "abc"}
     assert len(known["starts"]) == 2
     assert known["starts"][0]["versions"]["torch"] == metadata.version("torch")
     assert not caplog.records
     path.write_text('{"starts": [')
-    Run.open(tmp_path).close()  # not worth losing a run for
+    reopened(tmp_path).close()  # not worth losing a run for
     assert "provenance.json: damaged" in caplog.text
     assert len(json.loads(path.read_text())["starts"]) == 1
 
 
 def test_a_closed_run_writes_nothing(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
+    run = Run(tmp_path, CONFIG)
     run.close()
     run.close()
     for write in (
@@ -365,7 +351,6 @@ def test_a_closed_run_writes_nothing(tmp_path: Path) -> None:
         lambda: run.save({}, {}),
         run.latest,
         lambda: run.write_json("a.json", 1),
-        lambda: run.write_policy(Policy.identity()),
         lambda: run.add_provenance({}),
     ):
         with pytest.raises(ValueError, match="the run is closed"):
@@ -374,7 +359,52 @@ def test_a_closed_run_writes_nothing(tmp_path: Path) -> None:
 
 def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Run.create("run", CONFIG) as run:
+    with Run("run", CONFIG) as run:
         monkeypatch.chdir("/")
         step(run, 1)
     assert read_history(tmp_path / "run") == [{"step": 1, "cosine": 1 / 3}]
+
+
+# Provenance
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = {"NAME": "a", "EMAIL": "a@example.org"}
+    names = {f"GIT_{role}_{k}": v for role in ("AUTHOR", "COMMITTER") for k, v in who.items()}
+    command = ["git", "-c", "init.defaultBranch=main", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env={**os.environ, **names}, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_provenance_can_be_written() -> None:
+    known = json.loads(json.dumps(provenance(), allow_nan=False))
+    assert known["versions"].keys() >= {"python", "deepaa", "torch", "numpy", "pillow"}
+    assert known["devices"][0].startswith("cpu: ")
+    assert known["command"]
+    assert known["started"].endswith("+00:00")
+
+
+def test_the_commit_of_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "code.py").write_text("1")
+    assert code_version(package) is None
+    git(tmp_path, "init")
+    assert code_version(package) is None
+    (tmp_path / "notes").write_text("of the user")
+    git(tmp_path, "add", "notes")
+    git(tmp_path, "commit", "-m", "somebody's repository")
+    assert code_version(package) is None  # the package is only installed inside it
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "code")
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    assert code_version(package) == {"commit": commit, "changed": False}
+    (tmp_path / "notes").write_text("changed")
+    assert code_version(package) == {"commit": commit, "changed": False}
+    (package / "code.py").write_text("2")
+    assert code_version(package) == {"commit": commit, "changed": True}
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert code_version(package) == {"commit": commit, "changed": True}
+    monkeypatch.setenv("PATH", "")
+    assert code_version(package) is None

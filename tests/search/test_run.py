@@ -23,7 +23,7 @@ import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
 from deepaa.data.load import as_images
 from deepaa.models import default_model
-from deepaa.runs.run import Run, read_history
+from deepaa.runs import Run, read_config, read_history
 from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
 from deepaa.search.policy_search import PolicySearch, default_augmentation
 from deepaa.search.presets import PRESETS, ProxyConfig
@@ -165,7 +165,7 @@ def test_asked_to_stop_in_the_middle_it_saves_the_newest_record(
 
     settings: dict[str, Any] = {"space": SPACE, "search": TINY, "proxy": PROXY}
     data = as_images(images)
-    with Run.create(tmp_path / "run", {"a": 1}) as run:
+    with Run(tmp_path / "run", {"a": 1}) as run:
         task = PolicySearch(data, run=run, stop=stop, checkpoint_seconds=1e9, **settings)
         seen = list(task)
         assert task.stopped
@@ -173,7 +173,7 @@ def test_asked_to_stop_in_the_middle_it_saves_the_newest_record(
         assert len(run.history()) == len(seen)
         saved = run.latest()
         assert (saved is None) == (not seen)
-    with Run.create(tmp_path / "run", {"a": 1}) as run:
+    with Run(tmp_path / "run", {"a": 1}) as run:
         assert len(run.history()) == len(seen), "a record was lost"
         task = PolicySearch(data, run=run, **settings)
         rest = list(task)
@@ -469,7 +469,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path, npz: Path) -> None:
     assert process.returncode != 0
     assert errors.count("stopped and saved; go on with") == 1, errors
     before = len(read_history(tmp_path / "stopped"))
-    with Run.open(tmp_path / "stopped") as run:
+    with Run(tmp_path / "stopped", read_config(tmp_path / "stopped")) as run:
         assert len(run.history()) == before, "the newest record was saved"
     # killed by its end, then resumed: the policy of one process, up to rounding
     process = torchrun(*arguments, "--out", two, "--checkpoint-seconds", "0")

@@ -206,7 +206,7 @@ def test_devices() -> None:
 
 
 def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
-    from deepaa.runs.run import Run
+    from deepaa.runs import Run
 
     spec = PolicySpec("deepta:2", defaults=True, first_layers=1, operations=("mine:OPS",))
     data = DataSpec(data="/some/images.npz", size=32, outside_links=True)
@@ -216,7 +216,7 @@ def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
     config = TrainConfig(epochs=3, schedule="step", milestones=(1.0, 2.0))
     images, policy = embedded(20), compared_policy("deepta:2")
     made = Experiment(images, policy, "small", lambda seed: nn.Identity(), config, request=asked)
-    Run.create(asked.folder, made.identity()).close()
+    Run(asked.folder, made.identity()).close()
     assert runs_in(tmp_path / "all") == runs_in(asked.folder) == [asked.folder]
     assert runs_in(tmp_path) == [tmp_path], "which holds no run"
     found = stored_request(asked.folder)

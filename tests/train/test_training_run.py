@@ -26,8 +26,7 @@ from deepaa.data.load import LabelledImages, fingerprint
 from deepaa.data.test_split import TrainTest
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
-from deepaa.runs.files import RunError, read_json
-from deepaa.runs.run import Run, open_in_main, read_history
+from deepaa.runs import Run, RunError, open_in_main, read_history, read_json
 from deepaa.train.batches import ImageBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.evaluation import evaluate

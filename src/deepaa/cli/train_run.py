@@ -15,6 +15,7 @@ from deepaa.cli.train_output import TrainProgress, print_forecast, print_results
 from deepaa.distributed import run_on_all, run_on_main
 from deepaa.runs import (
     FOLDER,
+    POLICY,
     Run,
     StopRequest,
     TensorBoardLog,
@@ -137,7 +138,7 @@ def _training_run(
 ) -> TrainingRun:
     seeds = options.seeds.add_to(run)
     if run is not None and experiment.request is not None:
-        run.write_policy(experiment.policy)
+        experiment.policy.save(run.folder / POLICY)
         run.write_json(PLACES, experiment.request.places())
         if any((scans := experiment.scan_record()).values()):
             run.write_json(SCANS, scans)

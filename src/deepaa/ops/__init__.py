@@ -4,15 +4,22 @@ Here belongs what turns pixels into other pixels. Which operation an image gets 
 `deepaa.policy`.
 """
 
-from deepaa.ops.apply import Draw, apply_batch, apply_pil, apply_torch, check_images
-from deepaa.ops.boxes import CANDIDATES, resized_crop_box
-from deepaa.ops.constants import RESAMPLE_BITS, bicubic
-from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
-from deepaa.ops.custom import import_object, import_operations
-from deepaa.ops.dispatch import draw_layers, run_pil
+from deepaa.ops.apply import (
+    Draw,
+    apply_batch,
+    apply_pil,
+    apply_torch,
+    check_images,
+    draw_layers,
+    import_object,
+    import_operations,
+    pil_to_tensor,
+    run_pil,
+    tensor_to_pil,
+)
 from deepaa.ops.kernels_c import available as c_kernels_available
-from deepaa.ops.locks import ForkSafeLock
-from deepaa.ops.plan import BLENDS, to_device
+from deepaa.ops.plan import BLENDS, ForkSafeLock, to_device
+from deepaa.ops.resized_crop import CANDIDATES, RESAMPLE_BITS, bicubic, resized_crop_box
 from deepaa.ops.rng import (
     BITS,
     choice_word,
@@ -31,8 +38,19 @@ from deepaa.ops.selfcheck import (
     compare_with_pillow,
     pillow_rounds_blends,
 )
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row, Space, Table, Transformation
-from deepaa.ops.specs import BUILTIN, CIFAR_MEAN, PIXEL, Option
+from deepaa.ops.space import (
+    BUILTIN,
+    CIFAR,
+    CIFAR_MEAN,
+    IMAGENET,
+    PIXEL,
+    Operation,
+    Option,
+    Row,
+    Space,
+    Table,
+    Transformation,
+)
 
 __all__ = [
     "BITS",

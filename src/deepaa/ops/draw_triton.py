@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepaa.ops.boxes import ABOUT_PIXEL, WHOLE
 from deepaa.ops.plan import LARGEST_UNIFORM, LINE, Kind, Plan
+from deepaa.ops.rng import ABOUT_PIXEL, WHOLE
 
 # the constants of rng.py, as the signed integers that Triton's literals can hold
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15 - 2**64)

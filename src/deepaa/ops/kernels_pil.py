@@ -13,10 +13,10 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from PIL.Image import Image as PilImage
 from PIL.Image import Resampling, Transform, Transpose
 
-from deepaa.ops.boxes import crop_offset, cutout_box, resized_crop_box
-from deepaa.ops.constants import fill_for
+from deepaa.ops.plan import fill_for
+from deepaa.ops.resized_crop import resized_crop_box
+from deepaa.ops.rng import cutout_box
 from deepaa.ops.space import PilKernel
-from deepaa.ops.specs import BUILTIN
 
 MODES = ("RGB", "L")
 
@@ -32,101 +32,16 @@ def _affine(image: PilImage, matrix: tuple[float, ...], fill: Any) -> PilImage:
     )
 
 
-def identity(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
-    """The image as it is."""
-    return image
-
-
-def shear_x(image: PilImage, m: float, u: Sequence[float], *, fill: Any) -> PilImage:
-    """Row y moves left by m * y pixels; the top row stays."""
-    return _affine(image, (1, m, 0, 0, 1, 0), fill)
-
-
-def shear_y(image: PilImage, m: float, u: Sequence[float], *, fill: Any) -> PilImage:
-    """Column x moves up by m * x pixels; the left column stays."""
-    return _affine(image, (1, 0, 0, m, 1, 0), fill)
-
-
-def translate_x(image: PilImage, m: float, u: Sequence[float], *, fill: Any) -> PilImage:
-    """The image moves left by m of its width."""
-    return _affine(image, (1, 0, m * image.width, 0, 1, 0), fill)
-
-
-def translate_y(image: PilImage, m: float, u: Sequence[float], *, fill: Any) -> PilImage:
-    """The image moves up by m of its height."""
-    return _affine(image, (1, 0, 0, 0, 1, m * image.height), fill)
-
-
-def rotate(image: PilImage, m: float, u: Sequence[float], *, fill: Any) -> PilImage:
-    """Turned counter-clockwise by m degrees about the centre; corners are cut."""
-    return image.rotate(m, Resampling.NEAREST, fillcolor=_fill(image, fill))
-
-
-def auto_contrast(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
-    """Each channel stretched to 0..255."""
-    return ImageOps.autocontrast(image)
-
-
-def invert(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
-    """255 - value."""
-    return ImageOps.invert(image)
-
-
-def equalize(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
-    """Each channel's histogram made as flat as its counts allow."""
-    return ImageOps.equalize(image)
-
-
-def solarize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """Values of m or more are inverted; m = 256 changes nothing."""
-    return ImageOps.solarize(image, m)  # type: ignore[arg-type]  # a float compares as well
-
-
-def posterize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """The highest int(m) bits of each value are kept; none at 0."""
+def _posterize(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
     if m < 1:  # AutoAugment's original range goes down to no bits at all, which Pillow refuses
         return Image.new(image.mode, image.size)
     return ImageOps.posterize(image, min(8, int(m)))
 
 
-def contrast(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """A blend of the mean grey (m = 0) and the image (m = 1); beyond 1 extrapolates."""
-    return ImageEnhance.Contrast(image).enhance(m)
-
-
-def color(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """A blend of the grey image (m = 0) and the image (m = 1); beyond 1 extrapolates."""
-    return ImageEnhance.Color(image).enhance(m)
-
-
-def brightness(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """A blend of black (m = 0) and the image (m = 1); beyond 1 extrapolates."""
-    return ImageEnhance.Brightness(image).enhance(m)
-
-
-def sharpness(image: PilImage, m: float, u: Sequence[float]) -> PilImage:
-    """A blend of the smoothed image (m = 0) and the image (m = 1); beyond 1 extrapolates."""
-    return ImageEnhance.Sharpness(image).enhance(m)
-
-
-def flip(image: PilImage, m: None, u: Sequence[float]) -> PilImage:
-    """Left and right exchanged for half of the draws."""
-    return image.transpose(Transpose.FLIP_LEFT_RIGHT) if u[0] >= 0.5 else image
-
-
-def cutout(
-    image: PilImage,
-    m: float | None,
-    u: Sequence[float],
-    *,
-    size: int,
-    fill: Any,
-    central: int | str | None,
-    min_side: int,
+def _cutout(
+    image: PilImage, m: float | None, u: Sequence[float], *, fill: Any, **options: Any
 ) -> PilImage:
-    """A square of `size` pixels, or of m of the width, painted over at a random place."""
-    width, height = image.size
-    box = cutout_box(u, height, width, m, size=size, central=central, min_side=min_side)
+    box = cutout_box(u, image.height, image.width, m, **options)
     if box is None:
         return image
     image = image.copy()
@@ -135,26 +50,60 @@ def cutout(
     return image
 
 
-def crop(image: PilImage, m: None, u: Sequence[float], *, pad: int, fill: Any) -> PilImage:
-    """Padded by `pad` on every side, then cut back to its size at a random place."""
-    x, y = crop_offset(u[0], pad), crop_offset(u[1], pad)
+def _crop(image: PilImage, m: None, u: Sequence[float], *, pad: int, fill: Any) -> PilImage:
+    x, y = (int(number * (2 * pad + 1)) for number in u[:2])
     out = Image.new(image.mode, image.size, _fill(image, fill))
     out.paste(image, (pad - x, pad - y))
     return out
 
 
-def resized_crop(
-    image: PilImage,
-    m: None,
-    u: Sequence[float],
-    *,
-    scale: tuple[float, float],
-    ratio: tuple[float, float],
+def _resized_crop(
+    image: PilImage, m: None, u: Sequence[float], *, scale: Any, ratio: Any
 ) -> PilImage:
-    """A random box of `scale` of the area and `ratio` width : height, enlarged to the full size."""
     x, y, width, height = resized_crop_box(u, image.height, image.width, scale, ratio)
     return image.crop((x, y, x + width, y + height)).resize(image.size, Resampling.BICUBIC)
 
 
-KERNELS: Mapping[str, PilKernel] = {name: globals()[name] for name in BUILTIN}
-"""Each built-in operation's function above, which bears its name."""
+KERNELS: Mapping[str, PilKernel] = {
+    # the image as it is
+    "identity": lambda image, m, u: image,
+    # row y moves left by m * y pixels; the top row stays
+    "shear_x": lambda image, m, u, *, fill: _affine(image, (1, m, 0, 0, 1, 0), fill),
+    # column x moves up by m * x pixels; the left column stays
+    "shear_y": lambda image, m, u, *, fill: _affine(image, (1, 0, 0, m, 1, 0), fill),
+    # the image moves left by m of its width
+    "translate_x": lambda i, m, u, *, fill: _affine(i, (1, 0, m * i.width, 0, 1, 0), fill),
+    # the image moves up by m of its height
+    "translate_y": lambda i, m, u, *, fill: _affine(i, (1, 0, 0, 0, 1, m * i.height), fill),
+    # turned counter-clockwise by m degrees about the centre; corners are cut
+    "rotate": lambda image, m, u, *, fill: image.rotate(
+        m, Resampling.NEAREST, fillcolor=_fill(image, fill)
+    ),
+    # each channel stretched to 0..255
+    "auto_contrast": lambda image, m, u: ImageOps.autocontrast(image),
+    # 255 - value
+    "invert": lambda image, m, u: ImageOps.invert(image),
+    # each channel's histogram made as flat as its counts allow
+    "equalize": lambda image, m, u: ImageOps.equalize(image),
+    # values of m or more are inverted; m = 256 changes nothing
+    "solarize": lambda image, m, u: ImageOps.solarize(image, m),
+    # the highest int(m) bits of each value are kept; none at 0
+    "posterize": _posterize,
+    # blends of the image (m = 1) with its mean grey, the grey image, black, or the smoothed image
+    # (m = 0); beyond 1 they extrapolate
+    "contrast": lambda image, m, u: ImageEnhance.Contrast(image).enhance(m),
+    "color": lambda image, m, u: ImageEnhance.Color(image).enhance(m),
+    "brightness": lambda image, m, u: ImageEnhance.Brightness(image).enhance(m),
+    "sharpness": lambda image, m, u: ImageEnhance.Sharpness(image).enhance(m),
+    # left and right exchanged for half of the draws
+    "flip": lambda image, m, u: (
+        image.transpose(Transpose.FLIP_LEFT_RIGHT) if u[0] >= 0.5 else image
+    ),
+    # a square of `size` pixels, or of m of the width, painted over at a random place
+    "cutout": _cutout,
+    # padded by `pad` on every side, then cut back to its size at a random place
+    "crop": _crop,
+    # a random box of `scale` of the area and `ratio` width : height, enlarged to the full size
+    "resized_crop": _resized_crop,
+}
+"""Each built-in operation: what it does, and how."""

@@ -13,9 +13,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from deepaa.ops.constants import RESAMPLE_BITS, TAPS
 from deepaa.ops.plan import Kind, Plan
+from deepaa.ops.resized_crop import RESAMPLE_BITS, TAPS
 
+CPU_CHUNK = 1 << 19
+"""Bytes of images that the kernels take at a time on CPU: intermediates stay in the cache."""
+CUDA_CHUNK = 1 << 24
+"""The same on CUDA, where intermediates take up to 60 times as much."""
 Kernel = Callable[[Tensor, Tensor, Plan], Tensor]
 """(images (N, C, H, W), lines (N, 6), plan) -> images of the same shape."""
 
@@ -167,7 +171,34 @@ KERNELS: Mapping[Kind, Kernel] = {
 }
 
 
-def apply_selected(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+    """uint8 (N, C, H, W) under (N, K, 6) lines, a part of the batch at a time."""
+    on_cpu = images.device.type == "cpu"
+    # on CUDA a twelfth of the batch at most, so that intermediates do not outgrow six batches
+    limit = CPU_CHUNK if on_cpu else min(CUDA_CHUNK, max(CUDA_CHUNK // 16, images.numel() // 12))
+    size = max(1, limit // images[0].numel())
+    layer_of = _run_grouped if on_cpu else _run_selected
+    out = torch.empty_like(images)
+    for start in range(0, len(images), size):
+        part = images[start : start + size]
+        for k in range(lines.shape[1]):
+            part = layer_of(part, lines[start : start + size, k], plan)
+        out[start : start + size] = part
+    return out
+
+
+def _run_grouped(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
+    """One layer: the images of each kind picked out, changed and put back."""
+    out = images.clone()
+    for kind, kernel in KERNELS.items():
+        if kind in plan.kinds:
+            mine = (lines[:, 0] == kind).nonzero()[:, 0]
+            if len(mine):
+                out[mine] = kernel(images[mine], lines[mine], plan)
+    return out
+
+
+def _run_selected(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     """One layer on any device without waiting for it: every kernel on all images, then a choice."""
     out = images
     for kind, kernel in KERNELS.items():

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from deepaa.ops.constants import RESAMPLE_BITS
 from deepaa.ops.plan import Kind, Plan
+from deepaa.ops.resized_crop import RESAMPLE_BITS
 
 _GEOMETRY = tl.constexpr(int(Kind.GEOMETRY))
 _LOOKUP = tl.constexpr(int(Kind.LOOKUP))

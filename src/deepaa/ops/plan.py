@@ -1,32 +1,143 @@
 """The translation of drawn rows and uniform numbers into integers that pixel kernels follow.
 
-A `Plan` holds a table's constants for one image size on one device. `resolve` turns a draw into one
-line of six integers per image and layer. Every pixel engine (plain torch, C, Triton) reads these
-lines, so they cannot disagree about what was drawn.
+A `Plan` holds a table's constants for one image size on one device: Pillow's arithmetic, computed
+once on the host in float64 or exact integers. Devices then do integer and table work, which is the
+same everywhere: few floating-point expressions that a compiler might fuse (a fused multiply-add
+changes pixels) are left to them. `resolve` turns a draw into one line of six integers per image and
+layer. Every pixel engine (plain torch, C, Triton) reads these lines, so they cannot disagree about
+what was drawn.
 """
 
 from __future__ import annotations
 
+import math
+import os
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from deepaa.ops import constants
-from deepaa.ops.boxes import (
-    cut_rule,
-    cut_tensor,
-    cutout_side,
-    fallback_box,
-    resized_crop_boxes,
-    shape_grids,
-)
-from deepaa.ops.locks import ForkSafeLock
+from deepaa.ops.resized_crop import bicubic_taps, fallback_box, resized_crop_boxes, shape_grids
+from deepaa.ops.rng import cut_tensor, cutout_measures
 from deepaa.ops.space import Row, Table
-from deepaa.ops.specs import PIXEL
+
+Ints = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
+
+MAX_SIDE = 16384
+"""Beyond about this size Pillow leaves its 16.16 fixed-point path; we refuse such images."""
+MAX_CROP_SIDE = 2048
+"""The weights of resized_crop grow with the square of the side: 100 MB for this one."""
+BLENDS = ("contrast", "color", "brightness", "sharpness")
+MAX_PLANS = 16
+MAX_PLAN_BYTES = 1 << 29
+LARGEST_UNIFORM = 1 - 2**-24
+LINE = 6
+"""Integers per image and layer: kind, four arguments, row of the table."""
+
+
+def fill_for(fill: Any, channels: int) -> tuple[int, ...]:
+    """The fill value of each channel; a colour becomes its luma unless there are three channels."""
+    values = fill if isinstance(fill, tuple) else (fill,)
+    if len(values) == 1:
+        return values * channels
+    if channels == 3:
+        return values
+    red, green, blue = values
+    return ((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16,) * channels
+
+
+# Geometry: source coordinates are (columns[x] + rows[y]) >> 16, one such map for x and one for y,
+# with W terms of columns and H terms of rows.
+
+
+def _placed(source: npt.NDArray[np.int64], height: int, width: int, *, by_row: bool) -> Ints:
+    """The map whose source coordinate depends on the row alone, or on the column alone."""
+    terms = np.zeros(width + height, np.int32)
+    terms[slice(width, None) if by_row else slice(width)] = source << 16
+    return terms
+
+
+def _straight(offset: int, sign: int, height: int, width: int, *, by_row: bool) -> Ints:
+    """Source = offset + sign * place, exactly."""
+    places = np.arange(height if by_row else width, dtype=np.int64)
+    return _placed(offset + sign * places, height, width, by_row=by_row)
+
+
+def _shifted(t: float, height: int, width: int, *, by_row: bool) -> Ints:
+    """Pillow's path without shear: float64, pixel by pixel, adding 1 each time.
+
+    One offset for the whole line would round differently for some sizes (width 28 among them).
+    """
+    n = height if by_row else width
+    places = np.cumsum(np.concatenate(([t + 0.5], np.ones(n - 1))))
+    # places before or beyond the line stay in step, so that a kernel may copy the line in one piece
+    source = np.clip(np.floor(places), -MAX_SIDE, 2 * MAX_SIDE - 1).astype(np.int64)
+    return _placed(source, height, width, by_row=by_row)
+
+
+def _affine(a: float, b: float, c: float, height: int, width: int) -> Ints:
+    """Pillow's fixed-point affine for one coordinate."""
+    start, step_x, step_y = (math.floor(v * 65536.0 + 0.5) for v in (c + a * 0.5 + b * 0.5, a, b))
+    columns = start + step_x * np.arange(width, dtype=np.int64)
+    rows = step_y * np.arange(height, dtype=np.int64)
+    return np.concatenate((columns, rows)).astype(np.int32)
+
+
+def _affine_maps(matrix: tuple[float, ...], height: int, width: int) -> tuple[Ints, Ints]:
+    a, b, c, d, e, f = matrix
+    if b == 0 and d == 0:
+        x = _shifted(c, height, width, by_row=False)
+        return x, _shifted(f, height, width, by_row=True)
+    return _affine(a, b, c, height, width), _affine(d, e, f, height, width)
+
+
+def _rotate_maps(m: float, height: int, width: int) -> tuple[Ints, Ints]:
+    angle = m % 360.0
+    # (offset, sign, by row) for x and for y
+    turns: dict[float, tuple[tuple[int, int, bool], tuple[int, int, bool]]] = {
+        0: ((0, 1, False), (0, 1, True)),
+        180: ((width - 1, -1, False), (height - 1, -1, True)),
+    }
+    if width == height:
+        turns[90] = ((width - 1, -1, True), (0, 1, False))
+        turns[270] = ((0, 1, True), (height - 1, -1, False))
+    if angle in turns:
+        x, y = (_straight(o, s, height, width, by_row=by_row) for o, s, by_row in turns[angle])
+        return x, y
+    radians = -math.radians(angle)
+    cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
+    minus_sin = round(-math.sin(radians), 15)
+    x_centre, y_centre = width / 2, height / 2
+    c = cos * -x_centre + sin * -y_centre + 0.0 + x_centre
+    f = minus_sin * -x_centre + cos * -y_centre + 0.0 + y_centre
+    return _affine_maps((cos, sin, c, minus_sin, cos, f), height, width)
+
+
+GEOMETRY: Mapping[str, Callable[[float, int, int], tuple[Ints, Ints]]] = {
+    "shear_x": lambda m, h, w: _affine_maps((1, m, 0, 0, 1, 0), h, w),
+    "shear_y": lambda m, h, w: _affine_maps((1, 0, 0, m, 1, 0), h, w),
+    "translate_x": lambda m, h, w: _affine_maps((1, 0, m * w, 0, 1, 0), h, w),
+    "translate_y": lambda m, h, w: _affine_maps((1, 0, 0, 0, 1, m * h), h, w),
+    "rotate": _rotate_maps,
+}
+"""(magnitude, height, width) -> the maps to source x and source y."""
+
+_VALUES = np.arange(256)
+LOOKUP: Mapping[str, Callable[[float], Any]] = {
+    "invert": lambda m: 255 - _VALUES,
+    "solarize": lambda m: np.where(m > _VALUES, _VALUES, 255 - _VALUES),
+    "posterize": lambda m: _VALUES & ~(2 ** (8 - max(0, min(8, int(m)))) - 1),
+    # Pillow's blend with black: float32, clipped and truncated
+    "brightness": lambda m: np.clip(np.float32(m) * _VALUES.astype(np.float32), 0, 255),
+}
+"""magnitude -> the 256 values of an operation that maps values one by one."""
 
 
 class Kind(IntEnum):
@@ -46,24 +157,6 @@ class Kind(IntEnum):
 
 
 LUMA_KINDS = (Kind.CONTRAST, Kind.COLOR)
-_SIMPLE = {
-    "identity": Kind.IDENTITY,
-    "auto_contrast": Kind.AUTO_CONTRAST,
-    "equalize": Kind.EQUALIZE,
-    "contrast": Kind.CONTRAST,
-    "color": Kind.COLOR,
-    "sharpness": Kind.SHARPNESS,
-    "resized_crop": Kind.RESIZED_CROP,
-}
-BLENDS = ("contrast", "color", "brightness", "sharpness")
-_NO_CUT: list[float] = [0, 0, 0, 0]
-MAX_CROP_SIDE = 2048
-"""The weights of resized_crop grow with the square of the side: 100 MB for this one."""
-MAX_PLANS = 16
-MAX_PLAN_BYTES = 1 << 29
-LARGEST_UNIFORM = 1 - 2**-24
-LINE = 6
-"""Integers per image and layer: kind, four arguments, row of the table."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,120 +186,108 @@ class Plan:
     @property
     def bytes(self) -> int:
         """Memory its tensors take."""
-        crops = (self.taps_x, self.taps_y)
-        parts = (self.maps_x, self.maps_y, *(taps for taps in crops if taps is not None))
-        return sum(part.nbytes for part in parts)
+        parts = (self.maps_x, self.maps_y, self.taps_x, self.taps_y)
+        return sum(part.nbytes for part in parts if part is not None)
 
 
-class _Builder:
-    """Collects the constants of each row; `maps` and `lookups` grow as rows need them."""
+class _Rows:
+    """The constants of a table's rows, collected row by row."""
 
-    def __init__(self, channels: int, height: int, width: int) -> None:
+    def __init__(self, table: Table, height: int, width: int) -> None:
         self.size = (height, width)
-        self.channels = channels
-        self.maps_x: list[constants.Ints] = []
-        self.maps_y: list[constants.Ints] = []
-        self.lookups: list[constants.Bytes] = []
+        self.operations = table.operations
+        self.lines: list[list[int]] = []
+        self.variants: list[tuple[int, int]] = []
+        self.cuts: list[tuple[float, float, float, float]] = []
+        self.maps_x: list[Ints] = []
+        self.maps_y: list[Ints] = []
+        self.lookups: list[Bytes] = []
         self.grids: list[tuple[list[float], list[float], tuple[int, int, int, int]]] = []
+        for i, row in enumerate(table.rows):
+            self.variants.append((1, 1))
+            self.cuts.append((0, 0, 0, 0))
+            self.lines.append([*self._line(row), 0, 0, i])
 
-    def line(
-        self, row: Row, operations: tuple[Any, ...]
-    ) -> tuple[list[int], list[int], list[float]]:
-        """A row's (kind and arguments), numbers of variants, and cutout measures."""
-        name, options, m = row.operation.name, row.operation.options, row.magnitude
-        if row.operation.is_custom:
-            return [Kind.CUSTOM, operations.index(row.operation), 0, 0, 0], [1, 1], _NO_CUT
-        if name in constants.LOOKUP:
-            self.lookups.append(constants.LOOKUP[name](m or 0.0))
-            return [Kind.LOOKUP, len(self.lookups) - 1, 0, 0, 0], [1, 1], _NO_CUT
+    def _line(self, row: Row) -> tuple[int, int, int]:
+        """A row's kind, and where its constants begin."""
+        operation, m = row
+        name, options = operation.name, dict[str, Any](operation.options)
+        if operation.is_custom:
+            return Kind.CUSTOM, self.operations.index(operation), 0
+        if name in LOOKUP:
+            self.lookups.append(LOOKUP[name](m or 0.0).astype(np.uint8))
+            return Kind.LOOKUP, len(self.lookups) - 1, 0
         if name == "cutout":
-            return self._cutout(m, dict(options))
+            del options["fill"]
+            measures = cutout_measures(*self.size, m, **options)
+            if measures is None:
+                return Kind.IDENTITY, 0, 0
+            self.cuts[-1] = measures
         if name == "resized_crop":
-            grid = shape_grids(*self.size, options["scale"], options["ratio"])  # type: ignore[arg-type]
-            self.grids.append((*grid, fallback_box(*self.size, options["ratio"])))  # type: ignore[arg-type]
-            return [Kind.RESIZED_CROP, len(self.grids) - 1, 0, 0, 0], [1, 1], _NO_CUT
-        if name in _SIMPLE:
-            return [_SIMPLE[name], 0, 0, 0, 0], [1, 1], _NO_CUT
-        x, y = self._maps(name, m, dict(options))
-        line = [Kind.GEOMETRY, len(self.maps_x), len(self.maps_y), 0, 0]
+            grid = shape_grids(*self.size, options["scale"], options["ratio"])
+            self.grids.append((*grid, fallback_box(*self.size, options["ratio"])))
+            return Kind.RESIZED_CROP, len(self.grids) - 1, 0
+        if name.upper() in Kind.__members__:
+            return Kind[name.upper()], 0, 0
+        x, y = self._maps(name, m or 0.0, options)
+        line = (Kind.GEOMETRY, len(self.maps_x), len(self.maps_y))
         self.maps_x += x
         self.maps_y += y
-        return line, [len(x), len(y)], _NO_CUT
+        self.variants[-1] = (len(x), len(y))
+        return line
 
-    def _maps(
-        self, name: str, m: float | None, options: dict[str, Any]
-    ) -> tuple[list[constants.Ints], list[constants.Ints]]:
+    def _maps(self, name: str, m: float, options: dict[str, Any]) -> tuple[list[Ints], list[Ints]]:
+        """The maps to x and to y that a row's uniform numbers choose from."""
         height, width = self.size
-
-        def straight(offset: int, *, along_x: bool, sign: int = 1) -> constants.Ints:
-            return constants.integer_map(offset, sign, height, width, along_x=along_x)
-
         if name == "flip":
-            kept, flipped = straight(0, along_x=True), straight(width - 1, along_x=True, sign=-1)
-            return [kept, flipped], [straight(0, along_x=False)]
+            turned = _straight(width - 1, -1, height, width, by_row=False)
+            x, y = _rotate_maps(0, height, width)
+            return [x, turned], [y]
         if name == "crop":
             offsets = range(-options["pad"], options["pad"] + 1)
             return (
-                [straight(o, along_x=True) for o in offsets],
-                [straight(o, along_x=False) for o in offsets],
+                [_straight(offset, 1, height, width, by_row=False) for offset in offsets],
+                [_straight(offset, 1, height, width, by_row=True) for offset in offsets],
             )
-        x, y = constants.GEOMETRY[name](m or 0.0, height, width)
+        x, y = GEOMETRY[name](m, height, width)
         return [x], [y]
-
-    def _cutout(
-        self, m: float | None, options: dict[str, Any]
-    ) -> tuple[list[int], list[int], list[float]]:
-        height, width = self.size
-        central = options["central"]
-        side = cutout_side(width, m, size=options["size"], central=central)
-        if side <= 0 or min(height, width) < options["min_side"]:
-            return [Kind.IDENTITY, 0, 0, 0, 0], [1, 1], _NO_CUT
-        whole = central is None or central == PIXEL
-        spans = [n if whole else min(n, central) for n in (width, height)]
-        return [Kind.CUTOUT, 0, 0, 0, 0], [1, 1], [side, *spans, cut_rule(m, central)]
 
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
     """The constants of `table` for one image size, computed on the host and sent to `device`."""
     _check_size(table, height, width)
-    builder = _Builder(channels, height, width)
-    operations = table.operations
-    parts = [builder.line(row, operations) for row in table.rows]
-    lines = [[*line, i] for i, (line, _, _) in enumerate(parts)]
-    kinds = frozenset(int(line[0]) for line in lines)
-    _check_channels(table, kinds, lines, channels)
+    rows = _Rows(table, height, width)
+    kinds = frozenset(line[0] for line in rows.lines)
+    _check_channels(table, rows.lines, channels)
     factors = [row.magnitude or 0.0 if row.operation.name in BLENDS else 0.0 for row in table.rows]
     fills = [
-        constants.fill_for(row.operation.options.get("fill", 0), channels)
-        if not row.operation.is_custom
-        else (0,) * channels
-        for row in table.rows
+        fill_for(0 if op.is_custom else op.options.get("fill", 0), channels) for op, _ in table.rows
     ]
 
     def send(values: Any, dtype: Any) -> Tensor:
         return to_device(torch.from_numpy(np.ascontiguousarray(values, dtype)), device)
 
     empty = np.zeros((1, width + height))
-    variants = [counts for _, counts, _ in parts]
     crops: tuple[Tensor, ...] | None = None
-    if builder.grids:
-        crops = tuple(send([grid[i] for grid in builder.grids], np.float64) for i in range(3))
+    if rows.grids:
+        crops = tuple(send(part, np.float64) for part in zip(*rows.grids, strict=True))
     return Plan(
         table=table,
         kinds=kinds,
-        lines=send(lines, np.int32),
-        identity=send([row.operation.name == "identity" for row in table.rows], np.bool_),
-        variants=send(variants, np.float64) if np.max(variants) > 1 else None,
-        maps_x=send(builder.maps_x or empty, np.int32),
-        maps_y=send(builder.maps_y or empty, np.int32),
-        lookups=send(builder.lookups or np.zeros((1, 256)), np.uint8),
+        lines=send(rows.lines, np.int32),
+        identity=send([op.name == "identity" for op, _ in table.rows], np.bool_),
+        variants=send(rows.variants, np.float64) if np.max(rows.variants) > 1 else None,
+        maps_x=send(rows.maps_x or empty, np.int32),
+        maps_y=send(rows.maps_y or empty, np.int32),
+        lookups=send(rows.lookups or np.zeros((1, 256)), np.uint8),
         fills=send(fills, np.uint8),
         factors=send(factors, np.float32),
-        cut=send([cut for _, _, cut in parts], np.float64) if Kind.CUTOUT in kinds else None,
-        scales=send(constants.auto_contrast_scales(), np.float64),
+        cut=send(rows.cuts, np.float64) if Kind.CUTOUT in kinds else None,
+        # 255 / range for each range 0..255 of a channel; 0 stands for a flat channel
+        scales=send([0.0] + [255.0 / span for span in range(1, 256)], np.float64),
         crops=crops,
-        taps_x=send(constants.bicubic_taps(width), np.int32) if crops else None,
-        taps_y=send(constants.bicubic_taps(height), np.int32) if crops else None,
+        taps_x=send(bicubic_taps(width), np.int32) if crops else None,
+        taps_y=send(bicubic_taps(height), np.int32) if crops else None,
         channels=channels,
         height=height,
         width=width,
@@ -215,10 +296,8 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
 
 def _check_size(table: Table, height: int, width: int) -> None:
     side = max(height, width)
-    if side > constants.MAX_SIDE:
-        raise ValueError(
-            f"images of {height} x {width} are too large: at most {constants.MAX_SIDE} a side"
-        )
+    if side > MAX_SIDE:
+        raise ValueError(f"images of {height} x {width} are too large: at most {MAX_SIDE} a side")
     if side > MAX_CROP_SIDE and any(op.name == "resized_crop" for op in table.operations):
         raise ValueError(
             f"resized_crop takes batches of at most {MAX_CROP_SIDE} pixels a side, and these are "
@@ -233,18 +312,36 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     return values.pin_memory().to(device, non_blocking=True)
 
 
-def _check_channels(
-    table: Table, kinds: frozenset[int], lines: list[list[int]], channels: int
-) -> None:
-    if channels in (1, 3) or not kinds.intersection(LUMA_KINDS):
+def _check_channels(table: Table, lines: list[list[int]], channels: int) -> None:
+    luma = {table.rows[line[5]].operation.name for line in lines if line[0] in LUMA_KINDS}
+    if channels in (1, 3) or not luma:
         return
-    names = sorted(
-        {table.rows[i].operation.name for i, line in enumerate(lines) if line[0] in LUMA_KINDS}
-    )
+    names = sorted(luma)
     raise ValueError(
         f"{' and '.join(names)} need grey or RGB images, but these have {channels} channels; "
         f"build the policy on a space without them: space.without({', '.join(map(repr, names))})"
     )
+
+
+class ForkSafeLock:
+    """A lock that is free again in a forked child, even if a thread held it during the fork."""
+
+    def __init__(self) -> None:
+        """Make the lock, and a new one in every child."""
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        """Wait for the lock."""
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        """Let go of it."""
+        self._lock.release()
 
 
 _LOCK = ForkSafeLock()
@@ -255,10 +352,7 @@ def plan_for(table: Table, channels: int, height: int, width: int, device: torch
     key = (channels, height, width, device)
     plans = table.cache
     with _LOCK:
-        plan = plans.pop(key, None)
-        if plan is None:
-            plan = make_plan(table, channels, height, width, device)
-        assert isinstance(plan, Plan)
+        plan: Plan = plans.pop(key, None) or make_plan(table, channels, height, width, device)
         plans[key] = plan  # last used goes last
         # folders of images of every size must not fill the memory
         while len(plans) > MAX_PLANS or (
@@ -286,11 +380,8 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
     if plan.crops is not None:
         is_crop = lines[..., :1] == Kind.RESIZED_CROP
         grids = lines[..., 1:2].clone()  # boxes take this place
-        for grid in range(len(plan.crops[0])):
-            area, shape, fallback = (part[grid] for part in plan.crops)
-            box = resized_crop_boxes(
-                u, plan.height, plan.width, area, shape, fallback.to(torch.int32)
-            )
+        for grid, (area, shape, fallback) in enumerate(zip(*plan.crops, strict=True)):
+            box = resized_crop_boxes(u, plan.height, plan.width, area, shape, fallback.int())
             here = is_crop & (grids == grid)
             lines[..., 1:5] = torch.where(here, box, lines[..., 1:5])
     return lines

@@ -1,15 +1,24 @@
-"""Randomness as a pure function of one 64-bit key per image.
+"""Randomness as a pure function of one 64-bit key per image: numbers, and the box of cutout.
 
 Every number an image consumes is a hash of (key, layer, slot). There is no generator state, so the
 same keys give the same draws on CPU and CUDA, eager and compiled, for any batch size and any number
 of workers. The hash is the finaliser of SplitMix64 (Steele, Lea and Flood, 2014), applied once to
 the key and once to key + counter; torch's int64 arithmetic wraps as the definition asks.
+
+The box of cutout is computed for one image in plain Python, and for many in the same IEEE double
+arithmetic, so that the integers are equal on every device.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from deepaa.ops.space import PIXEL
 
 CHOICE, GATE, UNIFORM = 0, 1, 2
 """Slots of a layer: which row, whether a chain's slot is open, and the first uniform number."""
@@ -17,6 +26,9 @@ SLOTS = 256
 """Slots per layer."""
 BITS = 53
 """Choices compare 53-bit integers, so that float64 probabilities lose nothing."""
+
+CLIPPED, ABOUT_PIXEL, WHOLE = 0.0, 1.0, 2.0
+"""The three rules by which cutout keeps its square inside the image; see `_cut`."""
 
 _MASK = (1 << 64) - 1
 _GOLDEN, _M1, _M2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -110,3 +122,51 @@ def fresh_keys(n: int, device: torch.device, generator: torch.Generator | None =
     place = torch.device("cpu") if generator is None else generator.device
     first = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=place)
     return first + torch.arange(n, device=device)
+
+
+def cutout_measures(
+    height: int, width: int, magnitude: float | None, *, size: int, central: Any, min_side: int
+) -> tuple[float, float, float, float] | None:
+    """Cutout's side, spans of its centre in x and y, and rule; None where nothing is cut."""
+    side = size if magnitude is None else magnitude * width
+    rule = CLIPPED if magnitude is None else WHOLE
+    if central == PIXEL:
+        side, rule, central = math.floor(side), ABOUT_PIXEL, None
+    if side <= 0 or min(height, width) < min_side:
+        return None
+    span_x, span_y = (n if central is None else min(n, central) for n in (width, height))
+    return side, span_x, span_y, rule
+
+
+def cutout_box(
+    u: Sequence[float], height: int, width: int, magnitude: float | None, **options: Any
+) -> tuple[int, int, int, int] | None:
+    """(left, top, right, bottom), edges included, or None where nothing is cut."""
+    measures = cutout_measures(height, width, magnitude, **options)
+    if measures is None:
+        return None
+    side, span_x, span_y, rule = measures
+    left, right = _cut(u[0], width, side, span_x, rule)
+    top, bottom = _cut(u[1], height, side, span_y, rule)
+    return left, top, right, bottom
+
+
+def _cut(u: float, length: int, side: float, span: float, rule: float) -> tuple[int, int]:
+    """First and last pixel; WHOLE keeps the side where the square crosses the first border."""
+    centre = (length - span) / 2 + u * span
+    if rule == ABOUT_PIXEL:
+        first = int(centre) - int(side) // 2
+        return max(0, first), min(length, first + int(side)) - 1
+    start = int(max(0.0, centre - side / 2))
+    return start, int(min(length, (start if rule == WHOLE else centre - side / 2) + side))
+
+
+def cut_tensor(
+    u: Tensor, length: int, side: Tensor, span: Tensor, rule: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`_cut` for many images at once; all are float64 of one shape."""
+    centre, pixel = (length - span) / 2 + u * span, rule == ABOUT_PIXEL
+    first = torch.where(pixel, centre.floor() - (side / 2).floor(), centre - side / 2)
+    start = first.clamp(min=0).floor()
+    stop = (torch.where(rule == WHOLE, start, first) + side).clamp(max=length).floor()
+    return start.to(torch.int32), (stop - pixel.double()).to(torch.int32)

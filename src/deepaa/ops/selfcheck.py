@@ -9,9 +9,15 @@ import torch
 from torch import Tensor
 
 from deepaa.ops import kernels_c
-from deepaa.ops.apply import Draw, apply_batch, apply_pil, apply_torch
-from deepaa.ops.convert import pil_to_tensor, tensor_to_pil
-from deepaa.ops.dispatch import triton_works
+from deepaa.ops.apply import (
+    Draw,
+    apply_batch,
+    apply_torch,
+    pil_to_tensor,
+    run_pil,
+    tensor_to_pil,
+    triton_works,
+)
 from deepaa.ops.rng import draw_words, sample_keys
 from deepaa.ops.space import Space, Table
 
@@ -52,9 +58,16 @@ def compare_with_pillow(
     differing = values = largest = 0
     wrong: dict[str, None] = {}
     for sample in samples:
-        images, draw = _every_transformation(space, sample)
+        choice = torch.arange(len(space)).repeat_interleave(len(sample))[:, None]
+        keys = sample_keys(0, 0, torch.arange(len(choice)))
+        draw = Draw(choice, draw_words(keys, 1, space.table.uniforms)[2])
+        images = sample.repeat(len(space), 1, 1, 1)
         got = apply(images.to(device), draw.to(device), space.table).cpu()
-        want = torch.stack([_pil_result(images, draw, space, i) for i in range(len(images))])
+        steps = zip(images, choice[:, 0].tolist(), draw.uniform[:, 0].tolist(), strict=True)
+        singles = (
+            run_pil(tensor_to_pil(image), [(row, u)], space.table) for image, row, u in steps
+        )
+        want = torch.stack([pil_to_tensor(single) for single in singles])
         unequal = (got != want).flatten(1).sum(1)
         differing += int(unequal.sum())
         largest = max(largest, int((got.int() - want.int()).abs().max()))
@@ -74,16 +87,3 @@ def pillow_rounds_blends() -> bool:
 
     one, other = Image.new("L", (1, 1), 20), Image.new("L", (1, 1), 0)
     return bool(Image.blend(one, other, 0.85).getpixel((0, 0)) == 3)
-
-
-def _pil_result(images: Tensor, draw: Draw, space: Space, i: int) -> Tensor:
-    one = Draw(draw.choice[i : i + 1], draw.uniform[i : i + 1])
-    return pil_to_tensor(apply_pil(tensor_to_pil(images[i]), one, space))
-
-
-def _every_transformation(space: Space, sample: Tensor) -> tuple[Tensor, Draw]:
-    """The sample once for each transformation, and the draw that gives it to them."""
-    choice = torch.arange(len(space)).repeat_interleave(len(sample))[:, None]
-    keys = sample_keys(0, 0, torch.arange(len(choice)))
-    uniform = draw_words(keys, 1, space.table.uniforms)[2]
-    return sample.repeat(len(space), 1, 1, 1), Draw(choice, uniform)

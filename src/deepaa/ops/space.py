@@ -6,11 +6,9 @@ import itertools
 import math
 import re
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from deepaa.ops.specs import BUILTIN, MAX_UNIFORMS, Builtin, Option, as_option, check_options
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,6 +18,89 @@ PilKernel = Callable[..., "Image"]
 """`(image, magnitude, uniforms, **options) -> image` for one PIL image."""
 BatchKernel = Callable[..., "Tensor"]
 """`(images, magnitudes, uniforms, **options) -> images` for uint8 (N, C, H, W)."""
+Option = int | float | str | bool | None | tuple[float, ...]
+
+CIFAR_MEAN = (125, 123, 114)
+PIXEL = "pixel"
+"""Cutout's `central`: a square of whole pixels about a whole pixel, cut at every border."""
+MAX_UNIFORMS = 250
+"""A layer's random numbers are numbered from 0 to 255, and the choice itself takes a few."""
+
+
+class Builtin(NamedTuple):
+    """The declaration of a built-in operation; its options are given with their defaults."""
+
+    magnitude: str = ""  # "", "needed" or "optional"
+    limits: tuple[float, float] = (-math.inf, math.inf)  # magnitudes the kernels are exact for
+    options: Mapping[str, Option] = {}
+    uniforms: int = 0
+
+
+_FILL: Mapping[str, Option] = {"fill": 0}
+_SHEAR = Builtin("needed", (-1.0, 1.0), _FILL)
+_TRANSLATE = Builtin("needed", (-2.0, 2.0), _FILL)
+_BLEND = Builtin("needed", (-100.0, 100.0))
+BUILTIN: Mapping[str, Builtin] = {
+    "identity": Builtin(),
+    "shear_x": _SHEAR,
+    "shear_y": _SHEAR,
+    "translate_x": _TRANSLATE,
+    "translate_y": _TRANSLATE,
+    "rotate": Builtin("needed", (-360.0, 360.0), _FILL),
+    "auto_contrast": Builtin(),
+    "invert": Builtin(),
+    "equalize": Builtin(),
+    "solarize": Builtin("needed", (-1000.0, 1000.0)),
+    "posterize": Builtin("needed", (0.0, 8.0)),
+    "contrast": _BLEND,
+    "color": _BLEND,
+    "brightness": _BLEND,
+    "sharpness": _BLEND,
+    "flip": Builtin(uniforms=1),
+    # `central`: side of the box the centre is drawn from, or "pixel" for the square of the original
+    # Cutout; `min_side`: smaller images are left alone
+    "cutout": Builtin(
+        "optional",
+        (-2.0, 2.0),
+        {"size": 16, "fill": CIFAR_MEAN, "central": None, "min_side": 0},
+        uniforms=2,
+    ),
+    "crop": Builtin(options={"pad": 4, "fill": CIFAR_MEAN}, uniforms=2),
+    # ten candidate boxes (area and shape in one number each), then the place of the one taken
+    "resized_crop": Builtin(options={"scale": (0.08, 1.0), "ratio": (3 / 4, 4 / 3)}, uniforms=12),
+}
+# options that are whole numbers, and their limits
+_WHOLE = {"pad": (0, 4096), "size": (0, 16384), "min_side": (0, 16384), "central": (1, 16384)}
+
+
+def _as_option(name: str, key: str, value: object) -> Option:
+    """An option as policy files can hold it."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if all(isinstance(v, int | float) and math.isfinite(v) for v in value):
+            return tuple(value)
+    elif isinstance(value, str | bool | int | None) or (
+        isinstance(value, float) and math.isfinite(value)
+    ):
+        return value
+    raise ValueError(f"{name}: option {key} should be a number, text or numbers, got {value!r}")
+
+
+def _check_options(name: str, options: Mapping[str, Option]) -> None:
+    """Refuse values that a kernel could not use, so that a policy file cannot carry them either."""
+    for key, (low, high) in _WHOLE.items():
+        value = options.get(key, low)
+        if key == "central" and value in (None, PIXEL):
+            continue
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{name}: {key} should be in {low}..{high}, got {value!r}")
+    fill = options.get("fill", 0)
+    values = fill if isinstance(fill, tuple) else (fill,)
+    if len(values) not in (1, 3) or not all(type(v) is int and 0 <= v <= 255 for v in values):
+        raise ValueError(f"{name}: fill should be one or three values in 0..255, got {fill!r}")
+    for key, most in (("scale", 1.0), ("ratio", 100.0)):
+        pair = options.get(key, (most, most))
+        if not isinstance(pair, tuple) or len(pair) != 2 or not 0 < pair[0] <= pair[1] <= most:
+            raise ValueError(f"{name}: {key} should be 0 < low <= high <= {most}, got {pair!r}")
 
 
 @dataclass(frozen=True)
@@ -52,65 +133,57 @@ class Operation:
                 "letters, digits, '_', '-' or '.'"
             )
         self._check_range()
+        spec = Builtin(uniforms=self.uniforms) if self.is_custom else self._fitting_builtin()
         if self.is_custom:
             if self.name in BUILTIN:
                 raise ValueError(f"{self.name!r} is a built-in operation; give yours another name")
             if not isinstance(self.uniforms, int) or not 0 <= self.uniforms <= MAX_UNIFORMS:
                 raise ValueError(f"{self.name}: uniforms is {self.uniforms}, not 0..{MAX_UNIFORMS}")
-            options = {key: as_option(self.name, key, value) for key, value in self.options.items()}
-            object.__setattr__(self, "options", options)
-        else:
-            self._complete_builtin()
+        given = {**spec.options, **self.options}
+        options = {key: _as_option(self.name, key, value) for key, value in given.items()}
+        if not self.is_custom:
+            _check_options(self.name, options)
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "uniforms", spec.uniforms)
 
     def _check_range(self) -> None:
-        limits = (self.low, self.high)
+        low, high = limits = (self.low, self.high)
         for value in (*limits, self.neutral):
             if isinstance(value, bool) or not isinstance(value, int | float | None):
                 raise TypeError(f"{self.name}: a magnitude should be a number, got {value!r}")
-        if (self.low is None) != (self.high is None):
+        if low is None and high is None:
+            if self.neutral is not None:
+                raise ValueError(f"{self.name}: neutral {self.neutral} needs a range")
+        elif low is None or high is None:
             raise ValueError(f"{self.name}: give both low and high, or neither; got {limits}")
-        if self.low is not None and self.high is not None:
-            if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-                raise ValueError(f"{self.name}: low should be below high, got {limits}")
-            if self.neutral is not None and not self.low <= self.neutral <= self.high:
-                raise ValueError(f"{self.name}: neutral {self.neutral} lies outside {limits}")
-        elif self.neutral is not None:
-            raise ValueError(f"{self.name}: neutral {self.neutral} needs a range")
+        elif not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(f"{self.name}: low should be below high, got {limits}")
+        elif self.neutral is not None and not low <= self.neutral <= high:
+            raise ValueError(f"{self.name}: neutral {self.neutral} lies outside {limits}")
 
-    def _complete_builtin(self) -> None:
-        if self.name not in BUILTIN:
+    def _fitting_builtin(self) -> Builtin:
+        """The built-in operation of this name, if the declaration fits it."""
+        spec = BUILTIN.get(self.name)
+        if spec is None:
             raise ValueError(
                 f"unknown operation {self.name!r}: give it a kernel (pil=... or batched=...), or "
                 f"choose from {', '.join(BUILTIN)}"
             )
-        spec = BUILTIN[self.name]
         if unknown := sorted(set(self.options) - set(spec.options)):
-            raise ValueError(
-                f"{self.name} has no option {unknown[0]!r}; it has {sorted(spec.options) or 'none'}"
-            )
-        if spec.magnitude == "" and self.low is not None:
-            raise ValueError(f"{self.name} takes no magnitude, got a range {(self.low, self.high)}")
-        if spec.magnitude == "needed" and self.low is None:
-            raise ValueError(f"{self.name} needs a range of magnitudes (low, high)")
-        low, high = spec.limits
-        if (
-            self.low is not None
-            and self.high is not None
-            and not low <= self.low < self.high <= high
-        ):
-            raise ValueError(
-                f"{self.name}: the range should lie within {low:g}..{high:g}, "
-                f"got {(self.low, self.high)}"
-            )
+            have = sorted(spec.options) or "none"
+            raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {have}")
+        limits = (self.low, self.high)
+        if self.low is None or self.high is None:
+            if spec.magnitude == "needed":
+                raise ValueError(f"{self.name} needs a range of magnitudes (low, high)")
+        elif spec.magnitude == "":
+            raise ValueError(f"{self.name} takes no magnitude, got a range {limits}")
+        elif not spec.limits[0] <= self.low < self.high <= spec.limits[1]:
+            within = "{:g}..{:g}".format(*spec.limits)
+            raise ValueError(f"{self.name}: the range should lie within {within}, got {limits}")
         if self.uniforms not in (0, spec.uniforms):
             raise ValueError(f"{self.name} takes {spec.uniforms} uniforms, got {self.uniforms}")
-        merged = {
-            key: as_option(self.name, key, self.options.get(key, default))
-            for key, default in spec.options.items()
-        }
-        check_options(self.name, merged)
-        object.__setattr__(self, "options", merged)
-        object.__setattr__(self, "uniforms", spec.uniforms)
+        return spec
 
     @property
     def is_custom(self) -> bool:
@@ -122,12 +195,6 @@ class Operation:
         """Whether m and -m are mirror images: the range is symmetric about a neutral 0."""
         return self.neutral == 0 and self.low is not None and self.low == -(self.high or 0.0)
 
-    def covers(self, magnitude: float) -> bool:
-        """Whether a magnitude lies in the range."""
-        if self.low is None or self.high is None:
-            return False
-        return self.low <= magnitude <= self.high
-
     def magnitudes(self, levels: int) -> tuple[float | None, ...]:
         """Evenly spaced magnitudes without the neutral one; `(None,)` if there is no range."""
         if self.low is None or self.high is None:
@@ -137,10 +204,8 @@ class Operation:
         span = self.high - self.low
         # rounded, so that a signed grid is exactly symmetric and 0.075 is not 0.07500000000000001
         grid = [round(k / (levels - 1) * span + self.low, 12) for k in range(levels)]
-        tolerance = 1e-9 * span
-        if self.neutral is None:
-            return tuple(grid)
-        return tuple(m for m in grid if abs(m - self.neutral) > tolerance)
+        neutral = math.inf if self.neutral is None else self.neutral
+        return tuple(m for m in grid if abs(m - neutral) > 1e-9 * span)
 
 
 class Transformation(NamedTuple):
@@ -186,15 +251,15 @@ class Table:
         if not self.rows:
             raise ValueError("a table needs at least one row")
         for i, (operation, magnitude) in enumerate(self.rows):
-            spec = BUILTIN.get(operation.name, Builtin("optional"))
-            if magnitude is None and (spec.magnitude == "needed" or operation.low is not None):
-                raise ValueError(f"row {i}: {operation.name} needs a magnitude")
-            if magnitude is not None and operation.low is None:
-                raise ValueError(f"row {i}: {operation.name} has no range, got {magnitude}")
-            if magnitude is not None and not operation.covers(magnitude):
+            name, low, high = operation.name, operation.low, operation.high
+            if magnitude is None:
+                if low is not None:
+                    raise ValueError(f"row {i}: {name} needs a magnitude")
+            elif low is None or high is None:
+                raise ValueError(f"row {i}: {name} has no range, got {magnitude}")
+            elif not low <= magnitude <= high:
                 raise ValueError(
-                    f"row {i}: {operation.name} has magnitude {magnitude}, outside its range "
-                    f"{operation.low}..{operation.high}"
+                    f"row {i}: {name} has magnitude {magnitude}, outside its range {low}..{high}"
                 )
         self.handle = next(_HANDLES)
         """A number that stands for the table in compiled graphs, which carry no Python objects."""
@@ -240,8 +305,8 @@ class Table:
     @property
     def identity(self) -> int | None:
         """Index of the first identity row."""
-        names = [row.operation.name for row in self.rows]
-        return names.index("identity") if "identity" in names else None
+        rows = (i for i, row in enumerate(self.rows) if row.operation.name == "identity")
+        return next(rows, None)
 
     @property
     def twins(self) -> list[int]:
@@ -260,6 +325,7 @@ class Space:
 
     operations: tuple[Operation, ...]
     levels: int = 13
+    table: Table = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse an empty space and two operations of one name."""
@@ -269,13 +335,8 @@ class Space:
             raise ValueError("a space needs at least one operation")
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"operation {twice[0]!r} appears twice in the space")
-        object.__setattr__(
-            self,
-            "table",
-            Table((op, m) for op in self.operations for m in op.magnitudes(self.levels)),
-        )
-
-    table: Table = field(init=False, repr=False, compare=False)
+        rows = ((op, m) for op in self.operations for m in op.magnitudes(self.levels))
+        object.__setattr__(self, "table", Table(rows))
 
     @property
     def transformations(self) -> tuple[Transformation, ...]:
@@ -296,15 +357,15 @@ class Space:
         self._check_names(names)
         return Space(tuple(op for op in self.operations if op.name not in names), self.levels)
 
-    def plus(self, *operations: Operation) -> Space:
-        """The space with more operations at its end."""
-        return Space((*self.operations, *operations), self.levels)
-
     def _check_names(self, names: Iterable[str]) -> None:
         have = [op.name for op in self.operations]
         for name in names:
             if name not in have:
                 raise ValueError(f"no operation {name!r} in this space; it has {', '.join(have)}")
+
+    def plus(self, *operations: Operation) -> Space:
+        """The space with more operations at its end."""
+        return Space((*self.operations, *operations), self.levels)
 
 
 # The paper's 16 common operations (Appendix, "standard augmentation space") in the order of the
@@ -333,11 +394,6 @@ CIFAR = Space((*_COMMON, Operation("cutout"), Operation("crop")))
 
 # The authors draw the centre of the large cutout from the central 256 x 256 pixels and leave images
 # of up to 120 pixels alone, where it would cover a quarter or more.
-IMAGENET = Space(
-    (
-        *_COMMON,
-        Operation("cutout", options={"size": 60, "central": 256, "min_side": 121}),
-        Operation("resized_crop"),
-    )
-)
+_LARGE_CUTOUT = Operation("cutout", options={"size": 60, "central": 256, "min_side": 121})
+IMAGENET = Space((*_COMMON, _LARGE_CUTOUT, Operation("resized_crop")))
 """The paper's space for ImageNet: 139 transformations, 60-pixel cutout, resized crop."""

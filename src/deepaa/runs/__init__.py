@@ -3,24 +3,40 @@
 Here belongs what makes work survive a kill. What is searched or trained is not known here.
 """
 
-from deepaa.runs.checkpoint import NEWEST, PREVIOUS, to_bytes
-from deepaa.runs.environment import devices, processor, versions
-from deepaa.runs.files import RunError, read_json, write_file, write_json
-from deepaa.runs.history import HISTORY, read_history
-from deepaa.runs.lock import is_in_use
-from deepaa.runs.progress import ProgressLine, duration, is_interactive, notify
+from deepaa.runs.checkpoint import (
+    HISTORY,
+    NEWEST,
+    PREVIOUS,
+    RunError,
+    read_history,
+    read_json,
+    to_bytes,
+    write_file,
+    write_json,
+)
+from deepaa.runs.process import (
+    ProgressLine,
+    StopAskedError,
+    StopRequest,
+    duration,
+    is_in_use,
+    is_interactive,
+    notify,
+)
 from deepaa.runs.run import (
     CONFIG,
     POLICY,
     PROVENANCE,
     Run,
     check_folder,
+    devices,
     open_in_main,
     part_of,
+    processor,
     read_config,
+    versions,
 )
 from deepaa.runs.settings import apply_changes, from_plain, parse_changes, to_plain
-from deepaa.runs.stop import StopAskedError, StopRequest
 from deepaa.runs.tensorboard import FOLDER, TensorBoardLog
 
 __all__ = [

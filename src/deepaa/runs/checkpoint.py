@@ -1,4 +1,4 @@
-"""The saved state of a run: tensors and a manifest that proves them, and the pair before.
+"""Files that survive a kill: written whole or not at all, the history, and checkpoints.
 
 At rest a folder holds `state.safetensors` with `manifest.json` and, from the second save on,
 `state.previous.safetensors` with `manifest.previous.json`. A save writes a third pair, `next`; the
@@ -9,10 +9,16 @@ state at least as new as the last finished save is there. Nothing is ever unpick
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import math
+import os
+import re
+import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,28 +27,210 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from deepaa.runs.files import RunError, move, read_json, to_json, write_file, write_json
-from deepaa.runs.history import Mark
+DRAFT = re.compile(r"\..+-[0-9a-f]{16}\.tmp")
+"""Names of files that were being written; a killed process leaves them behind."""
+HISTORY = "history.jsonl"
 
-_KEYS = {"state", "position", "history"}
-
+# What file systems answer that cannot flush a folder; there is nothing more to do about it there.
+_NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
 _LOGGER = logging.getLogger(__name__)
 
 
+class RunError(ValueError):
+    """A run folder that cannot be used; the message names the folder and the reason."""
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put `data` at `path`: the whole new file is there and on disk, or the old one stays."""
+    # a part of the name, because a long one has no room for more
+    draft = path.with_name(f".{path.name[:32]}-{secrets.token_hex(8)}.tmp")
+    try:
+        with draft.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _move(draft, path)
+    except OSError as error:
+        raise _write_error(path, error) from error
+    finally:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+
+
+def _write_error(path: Path, error: OSError) -> OSError:
+    return OSError(error.errno, f"could not write, the old file is kept: {error.strerror}", path)
+
+
+def _move(source: Path, target: Path) -> None:
+    """Rename within a folder, and have the new name on disk before anything that follows."""
+    source.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the names in `folder` to disk, where the file system can do it."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+
+
+def to_json(value: object, place: str, *, indent: int | None = None) -> str:
+    """`value` as strict JSON; `place` says in errors what it is.
+
+    Raises:
+        ValueError: A number is NaN or infinite.
+        TypeError: A value has no form in JSON, or a key is no text.
+    """
+    _check(value, place)
+    return json.dumps(value, allow_nan=False, indent=indent)
+
+
+def _check(value: object, place: str) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{place}: {value} has no form in JSON; write None for no value")
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"{place}: the key {key!r} is no text")
+            _check(part, f"{place}, {key}")
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            _check(part, f"{place}, {i}")
+    elif not isinstance(value, str | int | float | None):
+        kind = type(value).__name__
+        raise TypeError(f"{place}: {kind} has no form in JSON; give text, numbers, lists or dicts")
+
+
+def checksum(value: object, place: str) -> str:
+    """The SHA-256 of a value as JSON gives it back, whatever the order of its names."""
+    plain = json.loads(to_json(value, place))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def write_json(path: Path, value: object) -> None:
+    """Put `value` at `path` as JSON that people can read, whole or not at all."""
+    write_file(path, f"{to_json(value, path.name, indent=2)}\n".encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        value = json.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # also text that is no UTF-8
+        raise RunError(f"{path}: damaged, not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: damaged, expected an object")
+    return value
+
+
+class Mark(NamedTuple):
+    """How far the history had come when a state was saved."""
+
+    lines: int
+    sha256: str
+    """Of these lines."""
+
+
+NOTHING = Mark(0, hashlib.sha256().hexdigest())
+
+
+class History:
+    """`history.jsonl` of a run that goes on: one JSON object a line, appended as they come.
+
+    Opening it drops what came after `mark`.
+    """
+
+    def __init__(self, folder: Path, mark: Mark) -> None:
+        """Open the file in `folder`, which need not exist."""
+        self.path = folder / HISTORY
+        self._file = self.path.open("ab", buffering=0)
+        try:
+            self.cut(mark)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def cut(self, mark: Mark) -> None:
+        """Drop the lines after `mark`: the run repeats the steps they came from."""
+        content = self.path.read_bytes()
+        lines = content.split(b"\n")[:-1][: mark.lines]  # the last is empty, or torn by a kill
+        kept = b"".join(line + b"\n" for line in lines)
+        self._digest = hashlib.sha256(kept)
+        self._lines = len(lines)
+        if Mark(self._lines, self._digest.hexdigest()) != mark:
+            _LOGGER.warning(
+                "%s: damaged or changed: the saved state knows %d lines, %d are there%s",
+                self.path,
+                mark.lines,
+                self._lines,
+                "" if self._lines < mark.lines else " but differ",
+            )
+        if len(kept) != len(content):
+            os.ftruncate(self._file.fileno(), len(kept))
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add one line; it is out of this process at once, and on disk with the next state."""
+        line = f"{to_json(record, 'record')}\n".encode()
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            written = 0
+            while written < len(line):
+                written += self._file.write(line[written:])
+        except OSError as error:
+            with suppress(OSError):  # no half line may stay before the next whole one
+                os.ftruncate(self._file.fileno(), before)
+            raise _write_error(self.path, error) from error
+        self._digest.update(line)
+        self._lines += 1
+
+    def sync(self) -> Mark:
+        """Have every line on disk; where the history ends now."""
+        os.fsync(self._file.fileno())
+        return Mark(self._lines, self._digest.hexdigest())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_history(folder: str | Path) -> list[dict[str, Any]]:
+    """The records of a run, also of one that another process is working on.
+
+    A last line without its end is left out: it is being written, or a kill tore it. Damaged lines
+    are left out with a warning.
+    """
+    path = Path(folder) / HISTORY
+    content = path.read_bytes() if path.exists() else b""
+    records = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        else:
+            _LOGGER.warning("%s: line %d is damaged and left out", path, number)
+    return records
+
+
 class Saved(NamedTuple):
-    """A state as it was saved."""
+    """A whole state as it was saved."""
 
     tensors: dict[str, Tensor]
     position: dict[str, Any]
     """Where the run was: phase, layer, step."""
-
-
-class FoundState(NamedTuple):
-    """A whole state in a folder, and how far the history had come."""
-
-    saved: Saved
     history: Mark
     is_newest: bool
+    """False for the state before, which stands in for a damaged one."""
 
 
 class _Pair(NamedTuple):
@@ -66,13 +254,13 @@ def save(
     """
     _rotate(folder)  # one that an I/O error stopped half-way
     data = to_bytes(tensors)
-    state = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     manifest: dict[str, Any] = {
-        "state": state,
+        "state": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "position": dict(position),
         "history": history._asdict(),
     }
-    manifest["sha256"] = _manifest_checksum(manifest)
+    # of the manifest itself: a flipped bit in a step number would still be valid JSON
+    manifest["sha256"] = checksum(manifest, "manifest")
     try:
         write_file(folder / NEXT.state, data)
         write_json(folder / NEXT.manifest, manifest)
@@ -93,30 +281,27 @@ def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return safetensors.torch.save(copies)
 
 
-def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
-    """The checksum of a manifest: a flipped bit in a step number would still be valid JSON."""
-    body = {key: value for key, value in manifest.items() if key != "sha256"}
-    text = to_json(body, "manifest")
-    return hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode()).hexdigest()
-
-
 def _rotate(folder: Path) -> None:
     """Finish a save whose manifest is written; does nothing otherwise.
 
-    The four renames come in this order, and each step is told from the files that are there, so
+    The four renames come in this order, and the files that are there show which are done, so
     it can be stopped anywhere and called again.
     """
     if not (folder / NEXT.manifest).exists():
         return
     if (folder / NEXT.state).exists():
-        for part in (0, 1):
-            if (folder / NEWEST[part]).exists():
-                move(folder / NEWEST[part], folder / PREVIOUS[part])
-        move(folder / NEXT.state, folder / NEWEST.state)
-    move(folder / NEXT.manifest, folder / NEWEST.manifest)
+        _move_pair(folder, NEWEST, PREVIOUS)
+        _move(folder / NEXT.state, folder / NEWEST.state)
+    _move(folder / NEXT.manifest, folder / NEWEST.manifest)
 
 
-def recover(folder: Path) -> FoundState | None:
+def _move_pair(folder: Path, pair: _Pair, target: _Pair) -> None:
+    for source, name in zip(pair, target, strict=True):
+        if (folder / source).exists():
+            _move(folder / source, folder / name)
+
+
+def recover(folder: Path) -> Saved | None:
     """The newest whole state, after tidying up what a kill left; None when none was saved.
 
     Only the holder of the folder's lock may call this.
@@ -126,17 +311,12 @@ def recover(folder: Path) -> FoundState | None:
     found = newest(folder)
     if found and not found.is_newest:
         # out of the way, or the next save would keep it in place of the good one
-        for part in (0, 1):
-            if (folder / NEWEST[part]).exists():
-                move(folder / NEWEST[part], folder / DAMAGED[part])
+        _move_pair(folder, NEWEST, DAMAGED)
     return found
 
 
-def newest(folder: Path) -> FoundState | None:
-    """The newest whole state, or with a warning the one before it; None when none was saved.
-
-    This only reads, so that every rank may do it while none of them saves.
-    """
+def newest(folder: Path) -> Saved | None:
+    """The newest whole state, or with a warning the one before it; None when none was saved."""
     problems = []
     for pair in (NEWEST, PREVIOUS):
         if not any((folder / name).exists() for name in pair):
@@ -154,15 +334,17 @@ def newest(folder: Path) -> FoundState | None:
     return None
 
 
-def _read(folder: Path, pair: _Pair) -> FoundState:
+def _read(folder: Path, pair: _Pair) -> Saved:
     """One pair, if the checksums of both files are right."""
-    manifest = _read_manifest(folder / pair.manifest)
-    path = folder / pair.state
+    manifest = read_json(folder / pair.manifest)
+    proof = manifest.pop("sha256", None)
+    if proof != checksum(manifest, "manifest") or {"state", "position", "history"} - set(manifest):
+        raise RunError(f"{folder / pair.manifest}: damaged, its checksum is wrong")
+    path, expected = folder / pair.state, manifest["state"]
     try:
         data = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    expected = manifest["state"]
     if len(data) != expected["bytes"]:
         raise RunError(f"{path}: damaged, {len(data)} bytes instead of {expected['bytes']}")
     if hashlib.sha256(data).hexdigest() != expected["sha256"]:
@@ -171,13 +353,4 @@ def _read(folder: Path, pair: _Pair) -> FoundState:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"{path}: not a safetensors file ({error})") from None
-    return FoundState(
-        Saved(tensors, manifest["position"]), Mark(**manifest["history"]), pair == NEWEST
-    )
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    manifest = read_json(path)
-    if manifest.get("sha256") != _manifest_checksum(manifest) or _KEYS - set(manifest):
-        raise RunError(f"{path}: damaged, its checksum is wrong")
-    return manifest
+    return Saved(tensors, manifest["position"], Mark(**manifest["history"]), pair == NEWEST)

@@ -1,77 +1,71 @@
 """`Run`: the folder in which a search or training keeps its settings, history, state and result.
 
 Everything is written whole or not at all, one process at a time works in a folder, and a run that
-was killed goes on from its newest whole state with a history as if it had never stopped.
+was killed goes on from its newest whole state with a history as if it had never stopped. Each start
+notes where its results come from: code, versions, hardware and command.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import os
+import platform
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from deepaa.distributed import run_on_main
 from deepaa.runs import checkpoint
-from deepaa.runs.checkpoint import Saved
-from deepaa.runs.environment import provenance
-from deepaa.runs.files import DRAFT, RunError, read_json, remove_drafts, to_json, write_json
-from deepaa.runs.history import HISTORY, NOTHING, History, read_history
-from deepaa.runs.lock import LOCK, lock_folder
+from deepaa.runs.checkpoint import (
+    DRAFT,
+    HISTORY,
+    NOTHING,
+    History,
+    RunError,
+    Saved,
+    checksum,
+    read_history,
+    read_json,
+    to_json,
+    write_json,
+)
+from deepaa.runs.process import LOCK, lock_folder
 
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"
 FORMAT = 2
 """Of all files of a run folder; config.json has it, and folders of another number are refused."""
 MAX_DIFFERENCES = 20
 """Settings shown when two configurations differ."""
+PACKAGES = ("deepaa", "torch", "torchvision", "numpy", "pillow", "triton")
+GIT_SECONDS = 10.0
+"""A hanging git (a network disk) must not hang a run."""
 
 _LOGGER = logging.getLogger(__name__)
 _ABSENT = object()
 
 
-class SavesItself(Protocol):
-    """A policy, which knows its own file format."""
-
-    def save(self, path: str | Path) -> None:
-        """Write the file whole or not at all."""
-
-
 class Run:
     """A run folder that this process works in; close it, or use it in a `with` statement.
 
-    Made by `Run.create` or `Run.open`. To look at a run that may be going on
-    elsewhere, use `read_config` and `read_history`: they take no lock and change nothing.
+    To look at a run that may be going on elsewhere, use `read_config` and `read_history`: they
+    take no lock and change nothing.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any] | None) -> None:
-        """Use `Run.create` or `Run.open`."""
-        self.folder = folder.resolve()
-        self._lock = lock_folder(folder)
-        try:
-            remove_drafts(self.folder)
-            if config is None:
-                self.config = read_config(folder)
-            else:
-                self.config = _kept_settings(self.folder, config)
-            found = checkpoint.recover(self.folder)
-            self.start = self._add_start()
-            self._mark = found.history if found else NOTHING
-            self._history = History(self.folder, self._mark)
-        except BaseException:
-            self._lock.release()
-            raise
-        self._is_open = True
+    def __init__(
+        self, folder: str | Path, config: Mapping[str, object], *, resume: bool = False
+    ) -> None:
+        """Begin a run with these settings in a new or empty folder, or go on with the one there.
 
-    @classmethod
-    def create(
-        cls, folder: str | Path, config: Mapping[str, object], *, resume: bool = False
-    ) -> Run:
-        """A run with these settings in a new or empty folder, or the one that is there already.
+        History lines that are newer than its state are dropped, for the run repeats those steps.
 
         Args:
             resume: Refuse a folder without a run.
@@ -86,26 +80,24 @@ class Run:
         if resume and not (folder / LOCK).exists() and not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
             raise RunError(f"{folder}: {reason}, so there is nothing to resume")
-        if not folder.exists():
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise _unusable(folder, error) from error
-        _check_foreign_files(folder)
-        return cls(folder, settings)
-
-    @classmethod
-    def open(cls, folder: str | Path) -> Run:
-        """The run in `folder`, to go on from its newest state.
-
-        History lines that are newer than the state are dropped, for the run repeats those steps.
-        """
-        folder = Path(folder)
-        if not folder.is_dir():
-            raise RunError(f"{folder}: no such folder")
-        if not (folder / CONFIG).exists():
-            raise RunError(f"{folder}: holds no run ({CONFIG} is missing)")
-        return cls(folder, None)
+        _check_foreign_files(folder, make=True)
+        self.folder = folder.resolve()
+        self._lock = lock_folder(folder)
+        try:
+            for path in self.folder.iterdir():  # what a killed process was writing
+                if DRAFT.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+            if not _has_work(self.folder, settings):
+                document = {"format": FORMAT, "sha256": checksum(settings, "config")}
+                write_json(self.folder / CONFIG, {**document, "settings": settings})
+            found = checkpoint.recover(self.folder)
+            self.start = self._add_start()
+            self._mark = found.history if found else NOTHING
+            self._history = History(self.folder, self._mark)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._is_open = True
 
     def log(self, record: dict[str, Any]) -> None:
         """Add one line to the history; NaN and infinity are refused, None means no value."""
@@ -120,14 +112,13 @@ class Run:
         """Make this the newest state, on disk when it returns; the state before it is kept.
 
         Args:
-            position: Where the run is (phase, layer, step), as JSON can say it.
+            position: Where the run is (phase, layer, step), in values that JSON has.
 
         Raises:
             OSError: The disk is full or fails; the newest state is still the one before.
         """
         self._check_open()
-        self._history.sync()
-        mark = self._history.mark()
+        mark = self._history.sync()
         checkpoint.save(self.folder, tensors, position, mark)
         self._mark = mark
 
@@ -135,32 +126,19 @@ class Run:
         """The newest whole state; None before the first."""
         self._check_open()
         found = checkpoint.recover(self.folder)
-        if found and found.history != self._mark:  # the newest was damaged since we looked
+        if found and found.history != self._mark:  # the newest was damaged since it was read
             self._mark = found.history
             self._history.cut(self._mark)
-        return found.saved if found else None
+        return found
 
     def write_json(self, name: str, value: object) -> None:
         """Put `value` in the file `name`, such as "splits.json"."""
         self._check_open()
-        if Path(name).name != name or not name.endswith(".json") or name.startswith("."):
-            raise ValueError(f"write_json takes a file name that ends in .json, got {name!r}")
-        if name in _own_names():
-            raise ValueError(f"write_json({name!r}): the run keeps this file itself")
         write_json(self.folder / name, value)
-
-    def write_policy(self, policy: SavesItself) -> Path:
-        """Put `policy` in `policy.json`; where that is."""
-        self._check_open()
-        path = self.folder / POLICY
-        policy.save(path)
-        return path
 
     def add_provenance(self, facts: Mapping[str, object]) -> None:
         """Add facts, such as the fingerprint of the data, to `provenance.json`."""
         self._check_open()
-        if "starts" in facts:
-            raise ValueError("add_provenance: the run keeps 'starts' itself")
         write_json(self.folder / PROVENANCE, {**self._provenance(), **facts})
 
     def close(self) -> None:
@@ -174,12 +152,7 @@ class Run:
         """The run itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the run."""
         self.close()
 
@@ -188,13 +161,11 @@ class Run:
             raise ValueError(f"{self.folder}: the run is closed")
 
     def _provenance(self) -> dict[str, Any]:
-        path = self.folder / PROVENANCE
-        known: dict[str, Any] = {}
-        if path.exists():
-            try:
-                known = read_json(path)
-            except RunError as error:
-                _LOGGER.warning("%s; it begins anew", error)
+        path, known = self.folder / PROVENANCE, dict[str, Any]()
+        try:
+            known = read_json(path) if path.exists() else {}
+        except RunError as error:
+            _LOGGER.warning("%s; it begins anew", error)
         return known if isinstance(known.get("starts"), list) else {"starts": []}
 
     def _add_start(self) -> dict[str, object]:
@@ -204,26 +175,17 @@ class Run:
         return start
 
 
-def config_hash(config: Mapping[str, object]) -> str:
-    """The checksum of settings, whatever the order of their names."""
-    settings = json.loads(to_json(config, "config"))
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
 def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bool) -> Run | None:
-    """`Run.create` in the main process alone; what is wrong is raised in all."""
-    return run_on_main(lambda: Run.create(folder, config, resume=resume))
+    """A `Run` in the main process alone; what is wrong is raised in all."""
+    return run_on_main(lambda: Run(folder, config, resume=resume))
 
 
 def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
-    """Refuse what `Run.create` would refuse for these settings; only looks, whoever works there."""
+    """Refuse what `Run` would refuse for these settings; takes no lock and writes nothing."""
     folder = Path(folder)
-    if not folder.exists():
-        return
-    _check_foreign_files(folder)
-    settings = json.loads(to_json(config, "config"))
-    if (folder / CONFIG).exists() and _has_work(folder):
-        _check_same(folder, read_config(folder), settings)
+    if folder.exists():
+        _check_foreign_files(folder)
+        _has_work(folder, json.loads(to_json(config, "config")))
 
 
 def part_of(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -239,19 +201,21 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         found = document.get("format")
         raise RunError(f"{path}: run format {found!r}; this version of deepaa reads {FORMAT} only")
     settings = document.get("settings")
-    if not isinstance(settings, dict) or config_hash(settings) != document.get("sha256"):
+    if not isinstance(settings, dict) or checksum(settings, "config") != document.get("sha256"):
         raise RunError(f"{path}: damaged or changed by hand: the checksum is wrong")
     return settings
 
 
-def _check_foreign_files(folder: Path) -> None:
+def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
     """Refuse a folder with files that belong to no run; a kill at the start leaves two kinds."""
-    if not folder.is_dir():
-        raise RunError(f"{folder}: a file, expected a folder")
     try:
+        if make and not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            raise RunError(f"{folder}: a file, expected a folder")
         names = [path.name for path in folder.iterdir()]
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise RunError(f"{folder}: the folder cannot be used: {error.strerror}") from error
     foreign = [name for name in names if name != LOCK and not DRAFT.fullmatch(name)]
     if foreign and CONFIG not in foreign:
         raise RunError(
@@ -260,38 +224,23 @@ def _check_foreign_files(folder: Path) -> None:
         )
 
 
-def _unusable(folder: Path, error: OSError) -> RunError:
-    return RunError(f"{folder}: the folder cannot be used: {error.strerror}")
+def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
+    """Whether the run in `folder` has done work; its settings must then be these.
 
-
-def _kept_settings(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings as the folder has them; writes them if it has none, or nothing was done yet."""
-    known = read_config(folder) if (folder / CONFIG).exists() else None
-    same = known is not None and config_hash(known) == config_hash(settings)
-    if known is None or not (same or _has_work(folder)):
-        document = {"format": FORMAT, "sha256": config_hash(settings), "settings": settings}
-        write_json(folder / CONFIG, document)
-        return settings
-    _check_same(folder, known, settings)
-    _LOGGER.info("%s: going on with the run that is there", folder)
-    return known
-
-
-def _check_same(folder: Path, known: dict[str, Any], settings: dict[str, Any]) -> None:
-    if config_hash(known) == config_hash(settings):
-        return
-    lines = list(_differences(known, settings))
-    shown = lines[:MAX_DIFFERENCES]
-    if len(lines) > len(shown):
-        shown.append(f"and {len(lines) - len(shown)} more")
-    listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
-    raise RunError(f"{folder}: holds a run with other settings:{listed}")
-
-
-def _has_work(folder: Path) -> bool:
-    """Whether a run got so far that its settings matter: not if it was refused at its start."""
-    history = folder / HISTORY
-    return any(folder.glob("manifest*")) or (history.exists() and history.stat().st_size > 0)
+    A run that was refused at its start has done none, and leaves the folder free.
+    """
+    if not (folder / CONFIG).exists():
+        return False
+    known, history = read_config(folder), folder / HISTORY
+    if not any(folder.glob("manifest*")) and not (history.exists() and history.stat().st_size):
+        return False
+    if lines := list(_differences(known, settings)):
+        shown = lines[:MAX_DIFFERENCES]
+        if len(lines) > len(shown):
+            shown.append(f"and {len(lines) - len(shown)} more")
+        listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
+        raise RunError(f"{folder}: holds a run with other settings:{listed}")
+    return True
 
 
 def _differences(known: object, now: object, name: str = "") -> Iterator[str]:
@@ -300,18 +249,95 @@ def _differences(known: object, now: object, name: str = "") -> Iterator[str]:
         for key in [*known, *(key for key in now if key not in known)]:
             place = f"{name}.{key}" if name else key
             yield from _differences(known.get(key, _ABSENT), now.get(key, _ABSENT), place)
-    elif _shown(known) != _shown(now):
-        yield f"{name}: {_short(_shown(known))} there, {_short(_shown(now))} now"
+        return
+    # as JSON has them: 0 is not false
+    pair = (known, now)
+    texts = ["not set" if v is _ABSENT else json.dumps(v, sort_keys=True) for v in pair]
+    if texts[0] != texts[1]:
+        there, here = (text if len(text) <= 60 else f"{text[:56]}..." for text in texts)
+        yield f"{name}: {there} there, {here} now"
 
 
-def _shown(value: object) -> str:
-    return "not set" if value is _ABSENT else json.dumps(value, sort_keys=True)
+def versions(*more: str) -> dict[str, str | None]:
+    """The versions of Python and of the packages that matter here, or `more`; None for missing."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for package in (*PACKAGES, *more):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = getattr(sys.modules.get(package), "__version__", None)
+    return found
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:56]}..."
+def devices() -> tuple[str, ...]:
+    """The CPU and each CUDA device, in words."""
+    cores, threads = os.cpu_count() or 1, torch.get_num_threads()
+    found = [f"cpu: {cores} cores, torch uses {threads} thread{'s' if threads > 1 else ''}"]
+    for i in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(i)
+        memory = about.total_memory / 2**30
+        capability = f"compute capability {about.major}.{about.minor}"
+        found.append(f"cuda:{i}: {about.name}, {memory:.0f} GiB, {capability}")
+    return tuple(found)
 
 
-def _own_names() -> set[str]:
-    pairs = (checkpoint.NEWEST, checkpoint.PREVIOUS, checkpoint.NEXT, checkpoint.DAMAGED)
-    return {CONFIG, PROVENANCE, POLICY, HISTORY, *(name for pair in pairs for name in pair)}
+def provenance() -> dict[str, object]:
+    """The code, versions, hardware, command and time of this process, ready for JSON."""
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": list(sys.argv),
+        "code": _own_code(),
+        "versions": versions(),
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": processor(),
+        "devices": list(devices()),
+    }
+
+
+@cache  # later changes of the files do not reach a process that runs
+def _own_code() -> dict[str, object] | None:
+    return code_version(Path(__file__).parents[1])
+
+
+def code_version(folder: Path) -> dict[str, object] | None:
+    """The git commit of the code in `folder` and whether its files differ from it.
+
+    None when the code is not in a repository, such as a package installed from a wheel, even if
+    the environment it is installed in lies inside somebody's repository.
+    """
+    if not _git(folder, "ls-files", "."):  # not one file of it belongs to the repository
+        return None
+    commit = _git(folder, "rev-parse", "HEAD")
+    changes = _git(folder, "status", "--porcelain", ".")
+    return {"commit": commit, "changed": bool(changes)} if commit else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints; None without git or a repository."""
+    # set inside a git hook, these would answer for another repository
+    hidden = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=folder,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},  # asking must not write to the index
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def processor() -> str:
+    """The name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

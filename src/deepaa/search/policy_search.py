@@ -19,7 +19,7 @@ from deepaa.distributed import run_on_main
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Operation, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import Run, RunError, StopAskedError, part_of, read_json
+from deepaa.runs import POLICY, Run, RunError, StopAskedError, part_of, read_json
 from deepaa.search.gradient_matching.check_model import check_untrained
 from deepaa.search.gradient_matching.config import SearchConfig
 from deepaa.search.gradient_matching.minibatch import SearchData
@@ -161,7 +161,7 @@ class PolicySearch:
             self.stopped = True
             return
         if self.run is not None:
-            self.run.write_policy(self.policy)
+            self.policy.save(self.run.folder / POLICY)
 
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
