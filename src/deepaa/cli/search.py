@@ -1,4 +1,4 @@
-"""`deepaa search`: its options, and the loop that runs it."""
+"""`deepaa search`: its options, the loop that runs it, and what it prints in the end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli.options import (
-    Download,
-    OnBadImage,
-    OutsideLinks,
-    Read,
-    Root,
-    Size,
-    data_option,
-    refuse_settings,
-)
+from deepaa.cli import options
+from deepaa.cli.options import NOTHING, run_option
 
 if TYPE_CHECKING:
     from deepaa.runs import StopRequest
@@ -26,26 +18,28 @@ if TYPE_CHECKING:
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
+ADVICE = """\
+Use it:
+
+    from deepaa import DeepAutoAugment
+    augment = DeepAutoAugment({path!r})
+    images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
+
+It stands instead of your own crop, flip and cutout: remove those. Resize first, normalise after."""
+CAUTION = (
+    "One short training of each proves little: seeds alone move such figures by about a point. "
+    "Train as long as you mean to, with several seeds, before you decide."
+)
 _space = partial(typer.Option, rich_help_panel="What is searched")
 _network = partial(typer.Option, rich_help_panel="The network")
-_run_option = partial(typer.Option, rich_help_panel="The run")
 
 
 def search(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        data_option(
-            help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
-            "torchvision data set. Default: 4,000 embedded images of CIFAR-10. With --resume: "
-            "where the images of the run are now."
-        ),
-    ] = None,
-    out: Annotated[Path, _run_option(help="The run folder: everything is written there.")] = Path(
-        "run"
-    ),
+    data: options.Data = None,
+    out: Annotated[Path, run_option(help="The run folder; all is written there.")] = Path("run"),
     resume: Annotated[
-        Path | None, _run_option(help="Go on with the run in this folder; its settings are used.")
+        Path | None, run_option(help="Go on with the run in this folder; its settings are used.")
     ] = None,
     preset: Annotated[
         str | None,
@@ -76,7 +70,7 @@ def search(
             help="Your own operation, or a list of them, to choose from too. Its code runs. May "
             "be repeated.",
         ),
-    ] = [],  # noqa: B006 - typer reads it, nobody writes to it
+    ] = NOTHING,
     model: Annotated[
         str | None,
         _network(
@@ -104,44 +98,31 @@ def search(
             metavar="NAME=VALUE",
             help="Any setting of docs/search.md, as heldout=64 or train.lr=0.05. May be repeated.",
         ),
-    ] = [],  # noqa: B006 - as above
-    size: Size = None,
-    root: Root = None,
-    download: Download = False,
-    on_bad_image: OnBadImage = "stop",
-    outside_links: OutsideLinks = False,
-    read: Read = [],  # noqa: B006 - as above
-    device: Annotated[str, _network(help="cpu, cuda, or auto for what there is.")] = "auto",
+    ] = NOTHING,
+    size: options.Size = None,
+    root: options.Root = None,
+    download: options.Download = False,
+    on_bad_image: options.OnBadImage = "stop",
+    outside_links: options.OutsideLinks = False,
+    read: options.Read = NOTHING,
+    device: options.Device = "auto",
     precision: Annotated[str | None, _network(help="float32 or bfloat16, for the search.")] = None,
-    checkpoint_seconds: Annotated[
-        float,
-        _run_option(
-            min=0.0, help="Seconds between two checkpoints, which come after an epoch or a step."
-        ),
-    ] = 60.0,
-    dry_run: Annotated[
-        bool, _run_option("--dry-run", help="Say what would be done and what it costs; no more.")
-    ] = False,
+    checkpoint_seconds: options.CheckpointSeconds = 60.0,
+    dry_run: options.DryRun = False,
     verify: Annotated[
         bool,
-        _run_option(
+        run_option(
             "--verify",
             help="Then train shortly with the policy, crop and flip, and TrivialAugment.",
         ),
     ] = False,
     verify_epochs: Annotated[
         int | None,
-        _run_option(
+        run_option(
             min=1, help="Epochs of each of these trainings. Default: 20, and more of few images."
         ),
     ] = None,
-    tensorboard: Annotated[
-        bool,
-        _run_option(
-            "--tensorboard",
-            help="Log to the run's folder tensorboard too; the history is always kept.",
-        ),
-    ] = False,
+    tensorboard: options.TensorBoard = False,
 ) -> None:
     """Find an augmentation policy for labelled images.
 
@@ -152,15 +133,14 @@ def search(
     Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
-    from deepaa import distributed
     from deepaa.data import DataSpec
-    from deepaa.distributed import OtherRankError, check_device
+    from deepaa.distributed import OtherRankError, check_device, init, shutdown
     from deepaa.ops import import_operations
     from deepaa.search import SearchRequest, SettingsRequest
 
     check_device(device)
     if resume is not None:
-        refuse_settings(context, WITH_RESUME)
+        options.refuse_settings(context, WITH_RESUME)
         request = SearchRequest.from_run(resume)
         if data is not None:
             request = request.with_data_at(data)
@@ -180,14 +160,7 @@ def search(
                 exclude=exclude,
                 changes=settings,
             ),
-            DataSpec.from_options(
-                data,
-                size=size,
-                root=root,
-                on_bad_image=on_bad_image,
-                outside_links=outside_links,
-                read=read,
-            ),
+            DataSpec.from_options(**{name: context.params[name] for name in options.OF_DATA}),
             weights=None if weights is None else str(weights.resolve()),
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
@@ -196,7 +169,7 @@ def search(
         _run(
             request,
             resume or out,
-            device=distributed.init(device),
+            device=init(device),
             resume=resume is not None,
             dry_run=dry_run,
             download=download,
@@ -207,7 +180,20 @@ def search(
     except OtherRankError:
         raise typer.Exit(2) from None  # another process says why
     finally:
-        distributed.shutdown()
+        shutdown()
+
+
+def _sizes(splits: str) -> tuple[int, int, int]:
+    parts = splits.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--splits should be three numbers, as 4000,1000,1000, got {splits!r}")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+def _depth(text: str) -> int | None:
+    if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
+    return None if text == "auto" else int(text)
 
 
 def _run(
@@ -225,7 +211,6 @@ def _run(
         verify_epochs: None for no training, 0 for as many epochs as the images take.
         options: Further arguments of `open_search`.
     """
-    from deepaa.cli.search_results import show_policy
     from deepaa.distributed import is_main
     from deepaa.runs import StopRequest, notify
     from deepaa.search import forecast, open_search
@@ -244,9 +229,26 @@ def _run(
                 notify(f"stopped and saved; go on with: deepaa search --resume {out}")
                 raise typer.Exit(stop.exit_code or 143)
             if is_main():
-                show_policy(search, out)
+                _print_policy(search, out)
                 if verify_epochs is not None:
                     _verify(request, search, out, verify_epochs, stop)
+
+
+def _advise(request: SearchRequest, search: PolicySearch) -> None:
+    """Name the preset that large images get, or should get."""
+    from deepaa.models import is_large
+    from deepaa.runs import notify
+
+    if not is_large(search.data.images):
+        return
+    height, width = search.data.images.shape[-2:]
+    if request.settings.preset is None and request.settings.space is None:
+        notify(f"images of {width} x {height}: --preset imagenet")
+    if any(op.name == "crop" for op in search.space.operations):
+        notify(
+            f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, crop "
+            "by 4); --preset imagenet is made for large images"
+        )
 
 
 def _follow(search: PolicySearch, out: Path, *, tensorboard: bool) -> None:
@@ -268,49 +270,49 @@ def _follow(search: PolicySearch, out: Path, *, tensorboard: bool) -> None:
             log.close()
 
 
-def _advise(request: SearchRequest, search: PolicySearch) -> None:
-    """Name the preset that large images get, or should get."""
-    from deepaa.models import is_large
+def _print_policy(search: PolicySearch, out: Path) -> None:
+    """Print the policy, where it is, and how to use it; write a picture of it."""
+    from deepaa.report import policy_lines, policy_table, preview_grid
     from deepaa.runs import notify
 
-    if not is_large(search.data.images):
-        return
-    height, width = search.data.images.shape[-2:]
-    if request.settings.preset is None and request.settings.space is None:
-        notify(f"images of {width} x {height}: --preset imagenet")
-    if any(op.name == "crop" for op in search.space.operations):
-        notify(
-            f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, crop "
-            "by 4); --preset imagenet is made for large images"
-        )
+    path, picture = out / "policy.json", out / "preview.png"
+    if not search.policy.depth:
+        notify("no layer helped: the policy changes nothing")
+    console = options.plain_console()
+    for line in policy_lines(policy_table(search.policy, str(path), top=4), console.encoding):
+        console.print(line)
+    images = search.data.images[search.splits.search[:8]]
+    preview_grid(images, search.policy, title="policy").save(picture)
+    typer.echo(
+        f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n"
+        f"a page   deepaa report {out}\n\n{ADVICE.format(path=str(path))}"
+    )
 
 
 def _verify(
     request: SearchRequest, search: PolicySearch, out: Path, epochs: int, stop: StopRequest
 ) -> None:
-    from deepaa.cli.search_results import show_trial
-    from deepaa.runs import StopAskedError, notify
+    """Train shortly with the policy and others, print a table of it, and keep it in a file."""
+    from deepaa.runs import StopAskedError, notify, write_json
     from deepaa.search import run_trial, trial_images
 
     assert request.data is not None
     trial = trial_images(search, request.data.load_test())
-    epochs = epochs or trial.default_epochs
+    epochs, count = epochs or trial.default_epochs, len(trial.test_labels)
+    typer.echo(
+        f"\n{epochs} epochs on {len(trial.labels):,} images, accuracy on {count:,} "
+        f"{trial.test_name}:\n\n{'':16}{'accuracy':>10}{'loss':>8}{'seconds':>9}"
+    )
+    rows: list[dict[str, Any]] = []
     try:
-        show_trial(run_trial(search, trial, epochs, lambda: stop.requested), trial, epochs, out)
+        for result in run_trial(search, trial, epochs, lambda: stop.requested):
+            rows.append(result._asdict())
+            accuracy = f"{100 * result.accuracy:.1f} %"
+            typer.echo(f"{result.name:16}{accuracy:>10}{result.loss:8.3f}{result.seconds:9.0f}")
     except StopAskedError:
         again = f"deepaa search --resume {out} --verify"
         notify(f"stopped; the policy is there, compare it with: {again}")
         raise typer.Exit(stop.exit_code) from None
-
-
-def _sizes(splits: str) -> tuple[int, int, int]:
-    parts = splits.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--splits should be three numbers, as 4000,1000,1000, got {splits!r}")
-    return int(parts[0]), int(parts[1]), int(parts[2])
-
-
-def _depth(text: str) -> int | None:
-    if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
-    return None if text == "auto" else int(text)
+    typer.echo(f"\n{CAUTION}")
+    report = {"epochs": epochs, "train": len(trial.labels), "test": count, "results": rows}
+    write_json(out / "verify.json", report)
