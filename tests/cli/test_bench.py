@@ -18,7 +18,7 @@ from deepaa.cli import bench_measure as bench
 from deepaa.cli import bench_peers
 from deepaa.cli.bench import RATES, ops_tables, print_tables
 from deepaa.cli.bench_measure import Result, Setting, ratio_to_peers
-from deepaa.cli.bench_peers import OURS, PEERS, Contestant, Made
+from deepaa.cli.bench_peers import LIBRARIES, OURS, PEERS, Contestant, Made
 from deepaa.ops import kernels_c
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
@@ -26,6 +26,7 @@ from deepaa.runs import write_json
 
 LAYERS = 3
 ALL = (*OURS, *PEERS)
+TINY = Setting("cpu", 8, 2, 2)
 NAMES = [f"{c.name} ({c.takes})" for c in ALL]
 
 
@@ -63,9 +64,9 @@ def images() -> Tensor:
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
     path = tmp_path_factory.mktemp("bench") / "ops.json"
-    report = bench.measure_ops(
-        sizes=(32, 24), batch=8, device="cpu", seconds=0.01, breakdown=True, out=path
-    )
+    settings = bench.settings_for("cpu", (32, 24), batch=8)
+    report = bench.measure_ops(settings, LIBRARIES, seconds=0.01, breakdown=True)
+    write_json(path, report)
     return report, path
 
 
@@ -152,8 +153,8 @@ def test_contestant_changes_images_and_leaves_its_input(
     contestant: Contestant, images: Tensor
 ) -> None:
     ready = made(contestant)
-    inputs = bench_peers.prepare(contestant, images.clone())
-    outputs = [bench_peers.run_once(contestant, ready, inputs) for _ in range(8)]
+    inputs = contestant.prepare(images.clone())
+    outputs = [contestant.augment(ready, inputs) for _ in range(8)]
     assert to_batch(contestant, inputs).round().to(torch.uint8).equal(images)
     pixels = torch.stack([to_batch(contestant, out).float() for out in outputs])
     assert pixels.shape == (8, *images.shape)
@@ -168,10 +169,10 @@ def test_contestant_draws_as_it_says(contestant: Contestant, images: Tensor) -> 
     if contestant.library == "kornia":
         pytest.skip("one draw of operations, but a sign per image: see the count below")
     same = images[:1].expand(32, -1, -1, -1)
-    inputs = bench_peers.prepare(contestant, same)
+    inputs = contestant.prepare(same)
     kinds = set()
     for _ in range(4):
-        out = to_batch(contestant, bench_peers.run_once(contestant, ready, inputs))
+        out = to_batch(contestant, contestant.augment(ready, inputs))
         kinds.add(len(out.flatten(1).unique(dim=0)))
     if contestant.draws == "batch":
         assert kinds == {1}
@@ -229,12 +230,12 @@ def test_contestant_applies_the_operations_it_is_credited_with(
     contestant: Contestant, images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = made(contestant)
-    inputs = bench_peers.prepare(contestant, images)
+    inputs = contestant.prepare(images)
     if contestant.library == "deepaa" and contestant.takes == "uint8 batch":
         ready, count = count_kernel(contestant, monkeypatch)
     else:
         count = applied(contestant, ready, monkeypatch)
-    bench_peers.run_once(contestant, ready, inputs)
+    contestant.augment(ready, inputs)
     draws = 1 if contestant.draws == "batch" else len(images)
     assert count() == ready.operations * draws
     expected = {"deepaa": LAYERS, "torchvision TrivialAugmentWide": 1}
@@ -245,9 +246,12 @@ def test_contestant_applies_the_operations_it_is_credited_with(
 def test_peers_are_chosen_by_library() -> None:
     chosen = [c.library for c in bench_peers.contestants(("timm",), "cpu")]
     assert chosen == ["deepaa"] * len(OURS) + ["timm"]
-    assert all("cuda" in c.devices for c in bench_peers.contestants(bench.LIBRARIES, "cuda"))
+    assert all("cuda" in c.devices for c in bench_peers.contestants(LIBRARIES, "cuda"))
+    assert bench_peers.chosen_libraries("all") == list(LIBRARIES)
+    assert bench_peers.chosen_libraries("none") == []
+    assert bench_peers.chosen_libraries("timm, kornia") == ["timm", "kornia"]
     with pytest.raises(ValueError, match="no peer 'imgaug'; choose from torchvision, kornia"):
-        bench_peers.contestants(("imgaug",), "cpu")
+        bench_peers.chosen_libraries("timm,imgaug")
 
 
 # Faults
@@ -295,7 +299,7 @@ def test_a_missing_peer_is_listed(
     for name in [name for name in sys.modules if name.split(".")[0] == "timm"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "timm", None)
-    report = bench.measure_ops(sizes=(8,), batch=2, device="cpu", seconds=0.001, peers=("timm",))
+    report = bench.measure_ops([TINY], ["timm"], seconds=0.001)
     timm = report["results"][-1]
     assert timm["name"] == "timm rand-m9-n2-p1"
     assert timm["rate"] is None
@@ -308,23 +312,22 @@ def test_a_missing_peer_is_listed(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "tpu"}, "--device should be cpu, cuda or auto, got 'tpu'"),
-        ({"peers": ("imgaug",)}, "no peer 'imgaug'"),
-        ({"out": Path("no/such/ops.json")}, "--out no/such/ops.json: the folder no/such does not"),
-        ({"out": Path()}, "--out .: a folder; give a name like ops.json"),
+        (["--device", "tpu"], "--device should be cpu, cuda or auto, got 'tpu'"),
+        (["--peers", "imgaug"], "no peer 'imgaug'"),
+        (["--out", "no/such/ops.json"], "--out no/such/ops.json: the folder no/such does not"),
+        (["--out", "."], "--out .: a folder; give a name like ops.json"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bench.measure_ops(
-            **{"device": "cpu", "seconds": 0.001, "sizes": (8,), "batch": 2} | options
-        )
+def test_bad_options_are_refused(run_cli: Any, options: list[str], message: str) -> None:
+    code, out, err = run_cli("bench", "ops", "--device", "cpu", "--seconds", "0.001", *options)
+    assert (code, out) == (2, "")
+    assert message in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_cuda_is_refused_without_a_device() -> None:
-    with pytest.raises(ValueError, match="torch finds no CUDA device"):
-        bench.measure_ops(device="cuda")
+def test_cuda_is_refused_without_a_device(run_cli: Any) -> None:
+    code, _, err = run_cli("bench", "ops", "--device", "cuda")
+    assert (code, "torch finds no CUDA device" in err) == (2, True)
 
 
 def test_a_failed_write_keeps_what_was_there(
@@ -364,7 +367,7 @@ def test_one_thread_while_it_runs_and_the_old_number_afterwards(
         assert torch.get_num_threads() == 2
         assert os.environ["OMP_NUM_THREADS"] == "7"
         assert "MKL_NUM_THREADS" not in os.environ
-        bench.measure_ops(sizes=(8,), batch=2, device="cpu", seconds=0.001, peers=())
+        bench.measure_ops([TINY], [], seconds=0.001)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -433,16 +436,10 @@ def test_a_repeat_makes_enough_calls() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_tiny_run_on_cuda(tmp_path: Path) -> None:
-    report = bench.measure_ops(
-        sizes=(32,),
-        batch=64,
-        device="cuda",
-        seconds=0.01,
-        breakdown=True,
-        out=tmp_path / "ops.json",
-    )
-    who = bench_peers.contestants(bench.LIBRARIES, "cuda")
+def test_tiny_run_on_cuda() -> None:
+    settings = bench.settings_for("cuda", (32,), batch=64)
+    report = bench.measure_ops(settings, LIBRARIES, seconds=0.01, breakdown=True)
+    who = bench_peers.contestants(LIBRARIES, "cuda")
     assert [r["name"] for r in report["results"]] == [c.name for c in who]
     assert all(r["note"] in ("", bench.NOT_INSTALLED) for r in report["results"])
     assert 1 <= report["results"][0]["memory"] < 1000  # the output at least

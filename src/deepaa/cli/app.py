@@ -89,7 +89,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG, "0") not in ("", "0"):
             raise
         message, code = _explained(error)
-        typer.echo(f"error: {' '.join(message.split())}", err=True)
+        # of several processes, all of which find a wrong option, the first says it
+        if not hasattr(error, "format_message") or os.environ.get("RANK", "0") == "0":
+            typer.echo(f"error: {' '.join(message.split())}", err=True)
         return code
 
 

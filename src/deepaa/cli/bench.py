@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from deepaa.cli.options import SpaceChoice, plain_console
+from deepaa.cli.options import SpaceChoice, check_place, plain_console
 
 LESS_IMPORTANT = (
     "cores",
@@ -64,25 +64,18 @@ def ops(
     can be compared. Other libraries come with pip install 'deepaa[bench]'; one that is missing or
     fails is listed with the reason.
     """
-    import logging
+    from deepaa.cli.bench_measure import measure_ops, settings_for
+    from deepaa.cli.bench_peers import chosen_libraries
+    from deepaa.distributed import check_device
+    from deepaa.runs import write_json
 
-    from deepaa.cli.bench_measure import measure_ops
-    from deepaa.cli.bench_peers import LIBRARIES
-
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logging.getLogger("deepaa.cli").setLevel(logging.INFO)  # progress, to stderr
-    chosen = {"all": LIBRARIES, "none": ()}.get(peers)
-    report = measure_ops(
-        sizes=sizes,
-        batch=batch,
-        layers=layers,
-        device=device,
-        seconds=seconds,
-        peers=[p.strip() for p in peers.split(",")] if chosen is None else chosen,
-        space=space,
-        breakdown=breakdown,
-        out=out,
-    )
+    check_device(device)
+    check_place(out, "ops.json")
+    settings = settings_for(device, sizes, batch, layers)
+    libraries = chosen_libraries(peers)
+    report = measure_ops(settings, libraries, space=space, seconds=seconds, breakdown=breakdown)
+    if out is not None:
+        write_json(out, report)
     print_tables(ops_tables(report), out)
 
 

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
-from itertools import cycle, islice
-from pathlib import Path
+from itertools import cycle, islice, product
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+import typer
 from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from deepaa.cli.bench import title
-from deepaa.cli.bench_peers import LIBRARIES, PER_IMAGE, Contestant, contestants, prepare, run_once
-from deepaa.cli.options import check_place
+from deepaa.cli.bench_peers import LIBRARIES, PER_IMAGE, Contestant, contestants
 from deepaa.data import load_embedded
-from deepaa.distributed import check_device
 from deepaa.ops import Draw, apply_batch, c_kernels_available, run_pil, tensor_to_pil
 from deepaa.policy import SPACES, Policy
-from deepaa.runs import processor, versions, write_json
+from deepaa.runs import processor, versions
 
 REPEATS = 5
 """Fewest repeats of a contestant."""
@@ -36,7 +33,6 @@ SHORTEST = 0.02
 DRAWS = 8
 """Calls in a repeat of those that draw once per batch: one call would time one draw."""
 NOT_INSTALLED = "not installed (pip install deepaa[bench])"
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SETTINGS: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {  # (layers, batch)
     ("cpu", 32): ((2, 4096),),
     ("cpu", 224): ((2, 64),),
@@ -45,8 +41,6 @@ _SETTINGS: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {  # (layers, ba
 }
 _PIXELS = {"cpu": 1 << 22, "cuda": 1 << 25}
 """Pixels in a batch of images of another size."""
-
-_log = logging.getLogger(__name__)
 
 
 class Setting(NamedTuple):
@@ -84,12 +78,19 @@ class Result(NamedTuple):
 def settings_for(
     device: str, sizes: Sequence[int], batch: int | None = None, layers: int | None = None
 ) -> list[Setting]:
-    """The settings of the published tables, with what is given in their place."""
+    """The settings of the published tables, with what is given in their place.
+
+    Args:
+        device: "cpu", "cuda", or "auto" for both where there is a CUDA device.
+    """
+    names = [device.partition(":")[0]]
+    if device == "auto":
+        names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     found: list[Setting] = []
-    for size in sizes:
-        default = ((2 if device == "cpu" else 6, max(1, _PIXELS[device] // size**2)),)
-        for default_layers, default_batch in _SETTINGS.get((device, size), default):
-            found.append(Setting(device, size, layers or default_layers, batch or default_batch))
+    for name, size in product(names, sizes):
+        default = ((2 if name == "cpu" else 6, max(1, _PIXELS[name] // size**2)),)
+        for default_layers, default_batch in _SETTINGS.get((name, size), default):
+            found.append(Setting(name, size, layers or default_layers, batch or default_batch))
     return list(dict.fromkeys(found))
 
 
@@ -109,47 +110,29 @@ def bench_images(count: int, size: int) -> Tensor:
 
 
 def measure_ops(
+    settings: Sequence[Setting],
+    peers: Sequence[str],
     *,
-    sizes: Sequence[int] = (32, 224),
-    batch: int | None = None,
-    layers: int | None = None,
-    device: str = "auto",
-    seconds: float = 2.0,
-    peers: Sequence[str] = LIBRARIES,
     space: str = "cifar",
+    seconds: float,
     breakdown: bool = False,
-    out: Path | None = None,
 ) -> dict[str, Any]:
-    """Rates of our operations and of the peers', side by side, also written to `out` as JSON.
-
-    The arguments are the options of `deepaa bench ops`; "auto" is both devices where there are two.
-    """
-    check_device(device)
-    devices = [device.partition(":")[0]]
-    if device == "auto":
-        devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    check_place(out, "ops.json")
+    """Rates of our operations and of the peers' in each setting, as the JSON file has them."""
     options = {"seconds": seconds, "peers": list(peers), "space": space}
-    report = report_head("deepaa-bench-ops", devices, options)
+    report = report_head("deepaa-bench-ops", {setting.device for setting in settings}, options)
     report["versions"] = versions("opencv-python-headless", *LIBRARIES)
-    results, comparisons, breakdown_rows = [], [], []
+    report |= {"results": [], "comparisons": [], "breakdown": []}
     with single_thread():
-        for name in devices:
-            entrants = contestants(peers, name)
-            for setting in settings_for(name, sizes, batch, layers):
-                row = setting._asdict()
-                _log.info("%s", title(row))
-                policy = Policy.uniform(SPACES[space], setting.layers)
-                images = bench_images(setting.batch, setting.size).to(name)
-                found = measure(entrants, images, policy, seconds)
-                results += [{**row, **result._asdict()} for result in found]
-                comparisons += [{**row, **ratio} for ratio in ratio_to_peers(found)]
-                if breakdown:
-                    times = operation_times(images, policy, seconds / 10)
-                    breakdown_rows += [{**row, **each} for each in times]
-    report |= {"results": results, "comparisons": comparisons, "breakdown": breakdown_rows}
-    if out is not None:
-        write_json(out, report)
+        for setting in settings:
+            row = setting._asdict()
+            typer.echo(title(row), err=True)
+            policy = Policy.uniform(SPACES[space], setting.layers)
+            images = bench_images(setting.batch, setting.size).to(setting.device)
+            found = measure(contestants(peers, setting.device), images, policy, seconds)
+            report["results"] += [{**row, **result._asdict()} for result in found]
+            report["comparisons"] += [{**row, **ratio} for ratio in ratio_to_peers(found)]
+            times = operation_times(images, policy, seconds / 10) if breakdown else []
+            report["breakdown"] += [{**row, **each} for each in times]
     return report
 
 
@@ -168,7 +151,7 @@ def ratio_to_peers(results: Sequence[Result]) -> list[dict[str, Any]]:
     return [{"peer": peer, "ratio": ours / theirs[peer]}]
 
 
-def report_head(name: str, devices: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+def report_head(name: str, devices: Collection[str], options: dict[str, Any]) -> dict[str, Any]:
     """What the file of every benchmark begins with: versions, machine with its load, options."""
     hardware: dict[str, Any] = {
         "cpu": processor(),
@@ -197,25 +180,21 @@ def report_head(name: str, devices: Sequence[str], options: dict[str, Any]) -> d
 @contextmanager
 def single_thread() -> Iterator[None]:
     """torch, OpenCV, and libraries loaded meanwhile, on one thread; restored afterwards."""
-    setters: list[tuple[Callable[[int], object], int]]
-    setters = [(torch.set_num_threads, torch.get_num_threads())]
-    with suppress(ImportError):
-        import cv2
+    with ExitStack() as restored:
+        restored.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        with suppress(ImportError):
+            import cv2
 
-        setters.append((cv2.setNumThreads, cv2.getNumThreads()))
-    variables = {name: os.environ.get(name) for name in _THREAD_VARIABLES}
-    os.environ.update(dict.fromkeys(variables, "1"))
-    for set_threads, _ in setters:
-        set_threads(1)
-    try:
+            restored.callback(cv2.setNumThreads, cv2.getNumThreads())
+            cv2.setNumThreads(1)
+        for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+            if (before := os.environ.get(name)) is None:
+                restored.callback(os.environ.pop, name, None)
+            else:
+                restored.callback(os.environ.__setitem__, name, before)
+            os.environ[name] = "1"
         yield
-    finally:
-        for set_threads, count in setters:
-            set_threads(count)
-        for name, value in variables.items():
-            del os.environ[name]
-            if value is not None:
-                os.environ[name] = value
 
 
 def stopwatch(work: Callable[[], object], device: torch.device) -> float:
@@ -235,10 +214,7 @@ def calls_for(seconds_per_call: float, seconds: float) -> int:
 
 
 def measure(
-    contestants: Sequence[Contestant],
-    images: Tensor,
-    policy: Policy,
-    seconds: float,
+    contestants: Sequence[Contestant], images: Tensor, policy: Policy, seconds: float
 ) -> list[Result]:
     """A result of each contestant on `images`, in order; what fails says why and stops nobody else.
 
@@ -261,17 +237,20 @@ def _turns(
         device = images.device
         if contestant.one_at_a_time:
             images = images[: PER_IMAGE[device.type]]
-        made, inputs = contestant.make(policy), prepare(contestant, images)
+        made, inputs = contestant.make(policy), contestant.prepare(images)
         calls = DRAWS if contestant.draws == "batch" else 1
 
         def repeat() -> None:
             for _ in range(calls):  # results are dropped one by one, as a training loop would
-                run_once(contestant, made, inputs)
+                contestant.augment(made, inputs)
 
-        before = _start_of_peak(device)
+        counts_memory = device.type == "cuda" and not contestant.one_at_a_time
+        if counts_memory:
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
         repeat()  # compiles and fills caches
         calls *= calls_for(stopwatch(repeat, device), seconds)
-        if before is not None and not contestant.one_at_a_time:
+        if counts_memory:
             extra = torch.cuda.max_memory_allocated(device) - before
             result = result._replace(memory=extra / (inputs.numel() * inputs.element_size()))
         times: list[float] = []
@@ -294,14 +273,6 @@ def _turns(
         )
     except Exception as error:  # a peer's fault must not cost the other results
         yield result._replace(memory=None, note=_why(error, contestant))
-
-
-def _start_of_peak(device: torch.device) -> int | None:
-    """Bytes that are in use on CUDA, from where on the peak is counted; None on a CPU."""
-    if device.type == "cpu":
-        return None
-    torch.cuda.reset_peak_memory_stats(device)
-    return torch.cuda.memory_allocated(device)
 
 
 def _why(error: Exception, contestant: Contestant) -> str:

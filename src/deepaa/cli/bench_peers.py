@@ -21,6 +21,15 @@ PER_IMAGE = {"cpu": 512, "cuda": 64}
 """Images in a call for those that take one at a time, whose rate does not depend on the batch."""
 
 
+FORMS: dict[str, Callable[[Tensor], Any]] = {
+    "PIL": lambda images: [tensor_to_pil(image) for image in images],
+    "uint8 tensor": lambda images: list(images.contiguous().unbind()),
+    "uint8 array": lambda images: list(images.permute(0, 2, 3, 1).contiguous().numpy()),
+    "uint8 batch": lambda images: images.contiguous(),
+    "float batch": lambda images: images.float() / 255,
+}
+
+
 class Made(NamedTuple):
     """A contestant ready to run, and how many operations it draws for an image."""
 
@@ -46,26 +55,13 @@ class Contestant(NamedTuple):
         """Whether it is called once per image rather than once per batch."""
         return not self.takes.endswith("batch")
 
+    def prepare(self, images: Tensor) -> Any:
+        """uint8 (N, C, H, W) in the form that it takes, on the same device; never timed."""
+        return FORMS[self.takes](images)
 
-FORMS: dict[str, Callable[[Tensor], Any]] = {
-    "PIL": lambda images: [tensor_to_pil(image) for image in images],
-    "uint8 tensor": lambda images: list(images.contiguous().unbind()),
-    "uint8 array": lambda images: list(images.permute(0, 2, 3, 1).contiguous().numpy()),
-    "uint8 batch": lambda images: images.contiguous(),
-    "float batch": lambda images: images.float() / 255,
-}
-
-
-def prepare(contestant: Contestant, images: Tensor) -> Any:
-    """uint8 (N, C, H, W) in the form the contestant takes, on the same device; never timed."""
-    return FORMS[contestant.takes](images)
-
-
-def run_once(contestant: Contestant, made: Made, inputs: Any) -> Any:
-    """The augmented inputs: a batch for a batch, else a list."""
-    if contestant.one_at_a_time:
-        return [made.run(image) for image in inputs]
-    return made.run(inputs)
+    def augment(self, made: Made, inputs: Any) -> Any:
+        """The augmented inputs: a batch for a batch, else a list."""
+        return [made.run(image) for image in inputs] if self.one_at_a_time else made.run(inputs)
 
 
 def _deepaa(apply: Apply, policy: Policy) -> Made:
@@ -165,10 +161,17 @@ PEERS: tuple[Contestant, ...] = (
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
 
 
-def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
-    """Ours and the peers of the named libraries that run on `device`."""
-    for name in peers:
+def chosen_libraries(text: str) -> list[str]:
+    """The libraries of a text like `timm,kornia`, or all or none."""
+    names = [name.strip() for name in text.split(",")]
+    names = {"all": list(LIBRARIES), "none": []}.get(text, names)
+    for name in names:
         if name not in LIBRARIES:
             raise ValueError(f"no peer {name!r}; choose from {', '.join(LIBRARIES)}")
+    return names
+
+
+def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
+    """Ours and the peers of the named libraries that run on `device`."""
     chosen = (*OURS, *(peer for peer in PEERS if peer.library in peers))
     return [contestant for contestant in chosen if device in contestant.devices]

@@ -15,6 +15,7 @@ from rich.console import Console
 NOTHING: Any = []
 """The default of an option that may be repeated; typer reads it, nobody writes to it."""
 data_option = partial(typer.Option, rich_help_panel="Data")
+network_option = partial(typer.Option, rich_help_panel="The network")
 run_option = partial(typer.Option, rich_help_panel="The run")
 plain_console = partial(Console, highlight=False, markup=False, emoji=False)
 """A console that prints text as it is."""
@@ -86,8 +87,20 @@ Read = Annotated[
 OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
-# Runs
+# Networks and runs
 
+Model = Annotated[
+    str | None,
+    network_option(
+        help="The network: small, wrn-40-2, wrn-28-10, shake-shake-26-2x96d, resnet18, resnet50, "
+        "torchvision:NAME, timm:NAME, or MODULE:FUNCTION of your own, called with the number of "
+        "classes. Default: the recipe's or preset's, or small on a CPU and wrn-40-2 on CUDA, or "
+        "resnet18 for images over 64 pixels."
+    ),
+]
+Precision = Annotated[
+    str | None, network_option(help="float32 or bfloat16. Default: bfloat16 on CUDA.")
+]
 Device = Annotated[str, run_option(help="cpu, cuda, or auto for what there is.")]
 CheckpointSeconds = Annotated[
     float,
@@ -101,8 +114,7 @@ DryRun = Annotated[
 TensorBoard = Annotated[
     bool,
     run_option(
-        "--tensorboard",
-        help="Log to the run's folder tensorboard too; the history is always kept.",
+        "--tensorboard", help="Log to the run's folder tensorboard too; the history is always kept."
     ),
 ]
 

@@ -52,13 +52,11 @@ def show(
 
 def policies() -> None:
     """List the policies that have a name."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from deepaa.policy import FORMS, GENERATED, load_policy, policy_names
 
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold cyan", no_wrap=True)
-    grid.add_column()
+    grid = Table.grid(Column(style="bold cyan", no_wrap=True), Column(), padding=(0, 2, 0, 0))
     for name in policy_names():
         if name in GENERATED:
             text = GENERATED[name].description
@@ -214,32 +212,26 @@ def convert(
         raise ValueError("convert needs OUT, the file to write")
     if out is not None and out.exists() and not force:
         raise ValueError(f"{out} exists; add --force to replace it")
+    from deepaa.export import LEAST, export_policy, pipeline_source
+    from deepaa.report import plural
+
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
     if out is None:
-        from deepaa.export import pipeline_source
-
         typer.echo(pipeline_source(written, str(to), name=source, size=image_size), nl=False)
         return
     if to is None:
         written.save(out)
         wrote = _size_of(written)
     else:
-        wrote = _export(written, source, out, to, image_size)
+        done = export_policy(written, out, to, name=source, size=image_size)
+        if done.differences:
+            typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
+        left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
+        layers = plural(done.layers, "layer")
+        wrote = f"{to}, {layers}, {done.rows} transformations in all{left_out}"
     typer.echo(f"read {source}: {_size_of(loaded)}")
     typer.echo(f"wrote {out}: {wrote}{', symmetric' if symmetric else ''}")
-
-
-def _export(policy: Policy, source: str, out: Path, to: str, image_size: int | None) -> str:
-    """Write a pipeline of another library; returns what was written, in words."""
-    from deepaa.export import LEAST, export_policy
-    from deepaa.report import plural
-
-    done = export_policy(policy, out, to, name=source, size=image_size)
-    if done.differences:
-        typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
-    left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
-    return f"{to}, {plural(done.layers, 'layer')}, {done.rows} transformations in all{left_out}"
 
 
 def _load(source: str, operations: list[str]) -> Policy:

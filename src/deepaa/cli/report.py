@@ -69,20 +69,13 @@ def report(
     magnitudes of each layer, the course and cost of the search, examples, and, with --results,
     accuracies beside those of other policies.
     """
-    from deepaa.report import (
-        Options,
-        check_formats,
-        make_figures,
-        parse_formats,
-        read_subject,
-        save_figures,
-    )
+    import deepaa.report as reports
     from deepaa.train import read_results
 
-    kinds = parse_formats(formats)
+    kinds = reports.parse_formats(formats)
     if figures is not None:
-        check_formats(kinds)
-    subject = read_subject(source, operations)
+        reports.check_formats(kinds)
+    subject = reports.read_subject(source, operations)
     runs = [run for path in results for run in _runs(path)]
     found = [read_results(path) for path in runs]
     for path, (seeds, _) in zip(runs, found, strict=True):
@@ -90,7 +83,7 @@ def report(
             raise ValueError(f"{path}: no seed is finished yet")
     place = out or (subject.folder / "report.html" if subject.folder else Path("report.html"))
     _check_page(place, force=force)
-    page = _Page(place, found, Options(data, size, images, seed, epoch))
+    page = _Page(place, found, reports.Options(data, size, images, seed, epoch))
     written = page.write(subject)
     typer.echo(f"wrote {place}: {written / 1e6:.2f} MB")
     if subject.problem:
@@ -98,7 +91,9 @@ def report(
     if watch:
         subject = _watch(subject, operations, page)
     if figures is not None:
-        files = save_figures(make_figures(subject, found, epoch).all, figures, kinds)
+        files = reports.save_figures(
+            reports.make_figures(subject, found, epoch).all, figures, kinds
+        )
         typer.echo(f"wrote {len(files)} figures to {figures}")
 
 

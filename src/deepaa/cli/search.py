@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from deepaa.cli import options
-from deepaa.cli.options import NOTHING, run_option
+from deepaa.cli.options import NOTHING, network_option, run_option
 
 if TYPE_CHECKING:
     from deepaa.runs import StopRequest
@@ -26,21 +26,17 @@ Use it:
     images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
 
 It stands instead of your own crop, flip and cutout: remove those. Resize first, normalise after."""
-CAUTION = (
-    "One short training of each proves little: seeds alone move such figures by about a point. "
-    "Train as long as you mean to, with several seeds, before you decide."
-)
+CAUTION = """
+One short training of each proves little: seeds alone move such figures by about a point. Train as \
+long as you mean to, with several seeds, before you decide."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
-_network = partial(typer.Option, rich_help_panel="The network")
 
 
 def search(
     context: typer.Context,
     data: options.Data = None,
     out: Annotated[Path, run_option(help="The run folder; all is written there.")] = Path("run"),
-    resume: Annotated[
-        Path | None, run_option(help="Go on with the run in this folder; its settings are used.")
-    ] = None,
+    resume: Annotated[Path | None, run_option(help="Go on with this run and its settings.")] = None,
     preset: Annotated[
         str | None,
         _space(
@@ -49,19 +45,15 @@ def search(
             "authors' code. paper: as the paper says."
         ),
     ] = None,
-    layers: Annotated[
-        str | None, _space(help="Layers to find; auto adds layers while they help.")
-    ] = None,
+    layers: Annotated[str | None, _space(help="Layers to find; auto: as many as help.")] = None,
     max_layers: Annotated[int | None, _space(min=1, help="Most layers that auto adds.")] = None,
     steps: Annotated[int | None, _space(min=1, help="Steps per layer.")] = None,
     seed: Annotated[int | None, _space(help="Seed of everything random.")] = None,
     ops: Annotated[
-        str | None,
-        _space(help="Operations to choose from, as rotate,flip; identity always is one."),
+        str | None, _space(help="Operations to choose from, as rotate,flip, beside identity.")
     ] = None,
     exclude: Annotated[
-        str | None,
-        _space(help="Operations that would spoil your images, as flip,invert for digits."),
+        str | None, _space(help="Operations that spoil your images, as flip,invert for digits.")
     ] = None,
     operations: Annotated[
         list[str],
@@ -71,21 +63,14 @@ def search(
             "be repeated.",
         ),
     ] = NOTHING,
-    model: Annotated[
-        str | None,
-        _network(
-            help="The network: small, wrn-40-2, resnet18, torchvision:NAME, timm:NAME, or "
-            "MODULE:FUNCTION of your own, called with the number of classes."
-        ),
-    ] = None,
+    model: options.Model = None,
     weights: Annotated[
-        Path | None,
-        _network(help="Trained weights of --model, .safetensors: no pre-training then."),
+        Path | None, network_option(help="Trained weights of --model: no pre-training then.")
     ] = None,
-    epochs: Annotated[int | None, _network(min=1, help="Epochs of pre-training.")] = None,
+    epochs: Annotated[int | None, network_option(min=1, help="Epochs of pre-training.")] = None,
     splits: Annotated[
         str | None,
-        _network(
+        network_option(
             metavar="A,B,C",
             help="Images for pre-training, search and validation, as 4000,1000,1000. Default: "
             "half, a quarter and a quarter, up to 4000 or 200 of a class, 35000 and 10000.",
@@ -106,21 +91,14 @@ def search(
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
     device: options.Device = "auto",
-    precision: Annotated[str | None, _network(help="float32 or bfloat16, for the search.")] = None,
+    precision: options.Precision = None,
     checkpoint_seconds: options.CheckpointSeconds = 60.0,
     dry_run: options.DryRun = False,
     verify: Annotated[
-        bool,
-        run_option(
-            "--verify",
-            help="Then train shortly with the policy, crop and flip, and TrivialAugment.",
-        ),
+        bool, run_option("--verify", help="Then train with it, crop and flip, and TrivialAugment.")
     ] = False,
     verify_epochs: Annotated[
-        int | None,
-        run_option(
-            min=1, help="Epochs of each of these trainings. Default: 20, and more of few images."
-        ),
+        int | None, run_option(min=1, help="Epochs of each. Default: 20, and more of few images.")
     ] = None,
     tensorboard: options.TensorBoard = False,
 ) -> None:
@@ -134,9 +112,10 @@ def search(
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa.data import DataSpec
-    from deepaa.distributed import OtherRankError, check_device, init, shutdown
+    from deepaa.distributed import OtherRankError, check_device, init, is_main, shutdown
     from deepaa.ops import import_operations
-    from deepaa.search import SearchRequest, SettingsRequest
+    from deepaa.runs import StopRequest
+    from deepaa.search import SearchRequest, SettingsRequest, forecast, open_search
 
     check_device(device)
     if resume is not None:
@@ -165,18 +144,27 @@ def search(
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
         )
+    stop, folder = StopRequest(), resume or out
     try:
-        _run(
+        with open_search(
             request,
-            resume or out,
+            folder,
             device=init(device),
             resume=resume is not None,
             dry_run=dry_run,
             download=download,
             checkpoint_seconds=checkpoint_seconds,
-            verify_epochs=(verify_epochs or 0) if verify else None,
-            tensorboard=tensorboard,
-        )
+            stop=lambda: stop.requested,
+        ) as opened:
+            _advise(request, opened)
+            if dry_run:
+                for name, text in forecast(opened).items() if is_main() else ():
+                    typer.echo(f"{name:8} {text}")
+                return
+            with stop:  # before this, while images are read, a signal ends the command at once
+                _follow(opened, folder, stop, tensorboard=tensorboard)
+                if verify and is_main():
+                    _verify(request, opened, folder, verify_epochs, stop)
     except OtherRankError:
         raise typer.Exit(2) from None  # another process says why
     finally:
@@ -196,44 +184,6 @@ def _depth(text: str) -> int | None:
     return None if text == "auto" else int(text)
 
 
-def _run(
-    request: SearchRequest,
-    out: Path,
-    *,
-    dry_run: bool,
-    verify_epochs: int | None,
-    tensorboard: bool,
-    **options: Any,
-) -> None:
-    """Search, show progress and results, and train with the policy if that is asked for.
-
-    Args:
-        verify_epochs: None for no training, 0 for as many epochs as the images take.
-        options: Further arguments of `open_search`.
-    """
-    from deepaa.distributed import is_main
-    from deepaa.runs import StopRequest, notify
-    from deepaa.search import forecast, open_search
-
-    stop = StopRequest()
-    options["stop"] = lambda: stop.requested
-    with open_search(request, out, dry_run=dry_run, **options) as search:
-        _advise(request, search)
-        if dry_run:
-            for name, text in forecast(search).items() if is_main() else ():
-                typer.echo(f"{name:8} {text}")
-            return
-        with stop:  # before this, while images are read, a signal ends the command at once
-            _follow(search, out, tensorboard=tensorboard)
-            if search.stopped:
-                notify(f"stopped and saved; go on with: deepaa search --resume {out}")
-                raise typer.Exit(stop.exit_code or 143)
-            if is_main():
-                _print_policy(search, out)
-                if verify_epochs is not None:
-                    _verify(request, search, out, verify_epochs, stop)
-
-
 def _advise(request: SearchRequest, search: PolicySearch) -> None:
     """Name the preset that large images get, or should get."""
     from deepaa.models import is_large
@@ -251,10 +201,10 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
-def _follow(search: PolicySearch, out: Path, *, tensorboard: bool) -> None:
-    """Run the search to its end and show its records as they come."""
+def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
+    """Run the search, show its records as they come, and print the policy in the end."""
     from deepaa.distributed import is_main
-    from deepaa.runs import FOLDER, TensorBoardLog
+    from deepaa.runs import FOLDER, TensorBoardLog, notify
     from deepaa.search import SearchProgress
 
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
@@ -268,6 +218,11 @@ def _follow(search: PolicySearch, out: Path, *, tensorboard: bool) -> None:
         progress.clear()
         if log is not None:
             log.close()
+    if search.stopped:
+        notify(f"stopped and saved; go on with: deepaa search --resume {out}")
+        raise typer.Exit(stop.exit_code or 143)
+    if is_main():
+        _print_policy(search, out)
 
 
 def _print_policy(search: PolicySearch, out: Path) -> None:
@@ -290,7 +245,7 @@ def _print_policy(search: PolicySearch, out: Path) -> None:
 
 
 def _verify(
-    request: SearchRequest, search: PolicySearch, out: Path, epochs: int, stop: StopRequest
+    request: SearchRequest, search: PolicySearch, out: Path, epochs: int | None, stop: StopRequest
 ) -> None:
     """Train shortly with the policy and others, print a table of it, and keep it in a file."""
     from deepaa.runs import StopAskedError, notify, write_json
@@ -313,6 +268,6 @@ def _verify(
         again = f"deepaa search --resume {out} --verify"
         notify(f"stopped; the policy is there, compare it with: {again}")
         raise typer.Exit(stop.exit_code) from None
-    typer.echo(f"\n{CAUTION}")
+    typer.echo(CAUTION)
     report = {"epochs": epochs, "train": len(trial.labels), "test": count, "results": rows}
     write_json(out / "verify.json", report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from enum import StrEnum
@@ -53,9 +52,7 @@ def train(
             "authors evaluate it."
         ),
     ] = None,
-    first_layers: Annotated[
-        int | None, _policy(min=1, help="Only so many layers of the policy.")
-    ] = None,
+    first_layers: Annotated[int | None, _policy(min=1, help="Only so many layers of it.")] = None,
     operations: options.OwnOperations = NOTHING,
     data: options.Data = None,
     test: Annotated[str | None, data_option(help="Test images, where they lie elsewhere.")] = None,
@@ -89,9 +86,7 @@ def train(
     ] = True,
     recipe: Annotated[
         str | None,
-        _training(
-            help="Network and settings of docs/train.md, as wrn-40-2; other options change them."
-        ),
+        _training(help="Network and settings of docs/train.md; other options change them."),
     ] = None,
     list_recipes: Annotated[
         bool,
@@ -102,15 +97,7 @@ def train(
             help="Show the recipes with their commands, and exit.",
         ),
     ] = False,
-    model: Annotated[
-        str | None,
-        _training(
-            help="The network: small, wrn-40-2, wrn-28-10, shake-shake-26-2x96d, resnet50, "
-            "torchvision:NAME, timm:NAME, or MODULE:FUNCTION of your own, called with the number "
-            "of classes. Default: the recipe's, or small on a CPU and wrn-40-2 on CUDA, or "
-            "resnet18 for images over 64 pixels."
-        ),
-    ] = None,
+    model: options.Model = None,
     epochs: Annotated[int | None, _training(min=1, help="Default: the recipe's, or 200.")] = None,
     batch: Annotated[int | None, _training(min=1, help="Images per step.")] = None,
     lr: Annotated[float | None, _training(help="Highest learning rate.")] = None,
@@ -122,9 +109,7 @@ def train(
         int | None,
         _training(min=1, help="Batch augmentation: so many draws of each image in a batch."),
     ] = None,
-    precision: Annotated[
-        str | None, _training(help="float32 or bfloat16. Default: bfloat16 on CUDA.")
-    ] = None,
+    precision: options.Precision = None,
     compile: Annotated[
         bool | None,
         _training(
@@ -144,8 +129,7 @@ def train(
     seeds: Annotated[int | None, run_option(min=1, help="So many new seeds. Default: 1.")] = None,
     seed: Annotated[list[int], run_option(help="A seed by number. May be repeated.")] = NOTHING,
     parallel: Annotated[
-        int,
-        run_option(min=1, help="Networks trained at once on one device: seeds, and policies."),
+        int, run_option(min=1, help="Networks trained at once on one device: seeds, and policies.")
     ] = 1,
     workers: Annotated[
         int | None,
@@ -179,7 +163,7 @@ def train(
     """
     from deepaa.cli.train_run import RunOptions, run_trainings
     from deepaa.data import DataSpec, absolute_source
-    from deepaa.distributed import OtherRankError, init, run_on_all, shutdown
+    from deepaa.distributed import OtherRankError, check_device, init, run_on_all, shutdown
     from deepaa.train import PolicySpec, SeedRequest, TrainRequest, runs_in, stored_request
 
     params = context.params
@@ -190,11 +174,10 @@ def train(
             moved = {"data": absolute_source(data), "test": absolute_source(test)}
             moved["root"] = None if root is None else str(root.resolve())
             return [stored_request(folder, moved) for folder in runs_in(resume)]
+        around = None if defaults is None else defaults == "on"
         request = TrainRequest(
             out,
-            PolicySpec(
-                "", None if defaults is None else defaults == "on", first_layers, tuple(operations)
-            ),
+            PolicySpec("", around, first_layers, tuple(operations)),
             DataSpec.from_options(**{name: params[name] for name in options.OF_DATA}),
             test=absolute_source(test),
             holdout=holdout,
@@ -206,7 +189,10 @@ def train(
         )
         return _for_each_policy(request, policy)
 
-    _check_device(device)
+    try:
+        check_device(device)
+    except ValueError as error:  # in every process, of which one says it
+        raise typer.BadParameter(str(error), context) from None
     where = init(device)
     try:
         run_options = RunOptions(
@@ -225,17 +211,6 @@ def train(
         raise typer.Exit(2) from None  # another process says why
     finally:
         shutdown()
-
-
-def _check_device(device: str) -> None:
-    from deepaa.distributed import check_device
-
-    try:
-        check_device(device)
-    except ValueError:
-        if os.environ.get("RANK", "0") != "0":
-            raise typer.Exit(2) from None  # the first of the processes says why
-        raise
 
 
 def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRequest]:

@@ -21,6 +21,7 @@ from deepaa.runs import (
     check_folder,
     duration,
     notify,
+    open_in_main,
 )
 from deepaa.train import (
     ENOUGH,
@@ -31,7 +32,6 @@ from deepaa.train import (
     EpochRecord,
     Experiment,
     Recipe,
-    SeedEvent,
     SeedFailure,
     SeedRequest,
     SeedResult,
@@ -44,10 +44,6 @@ from deepaa.train import (
     weights_name,
 )
 
-CAUTION = (
-    f"Seeds alone move such figures: under {ENOUGH} seeds of each, no policy should be called "
-    "better than another."
-)
 MOST_NAMED = 12
 """Seeds that a forecast names; of more, only the first."""
 
@@ -84,10 +80,11 @@ def run_trainings(
             _print_forecast(experiments[folder], its)
         return
     with StopRequest() as stop, ExitStack() as opened:
-        runs = {
-            folder: _open(folder, experiment, options, opened)
-            for folder, experiment in experiments.items()
-        }
+        runs: dict[Path, Run | None] = {}
+        for folder, experiment in experiments.items():
+            runs[folder] = run = _open(folder, experiment, options)
+            if run is not None:
+                opened.enter_context(run)
         if len(runs) > 1:  # none gets new seeds unless all can
             for run in runs.values():
                 options.seeds.add_to(run, remember=False)
@@ -141,16 +138,10 @@ def _previewed_seeds(
     return {folder: options.seeds.preview(folder) for folder in experiments}
 
 
-def _open(
-    folder: Path, experiment: Experiment, options: RunOptions, opened: ExitStack
-) -> Run | None:
-    """The run folder, in the main process alone, until `opened` is closed."""
-
-    def create() -> Run:
-        config = experiment.identity_in(folder)
-        return opened.enter_context(Run.create(folder, config, resume=options.seeds.resume))
-
-    return run_on_main(create)
+def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | None:
+    """The run folder, in the main process alone; what is wrong with it is raised in all."""
+    config = run_on_main(lambda: experiment.identity_in(folder)) or {}
+    return open_in_main(folder, config, resume=options.seeds.resume)
 
 
 def _training_run(
@@ -175,20 +166,45 @@ def _training_run(
 
 def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:
     """Train all seeds, and show and log what they do."""
-    progress = _Progress(trainings, options.parallel)
+    runs = list(trainings.values())
+    names = {id(run): f"{name}: " if name else "" for name, run in trainings.items()}
+    line = ProgressLine()
     with ExitStack() as opened:
-        opened.callback(progress.line.clear)
+        opened.callback(line.clear)
         logs = {
-            id(training): opened.enter_context(
-                closing(TensorBoardLog(training.run.folder / FOLDER))
-            )
-            for training in trainings.values()
-            if options.tensorboard and training.run is not None
+            id(its): opened.enter_context(closing(TensorBoardLog(its.run.folder / FOLDER)))
+            for its in runs
+            if options.tensorboard and its.run is not None
         }
-        for training, event in train_side_by_side(list(trainings.values()), options.parallel):
-            progress.show(training, event)
+        for training, event in train_side_by_side(runs, options.parallel):
+            seed = f"{names[id(training)]}seed {event.seed}"
+            if isinstance(event, SeedFailure):
+                line.clear()
+                if sum(len(run.seeds) for run in runs) > 1:  # the only one is the command's error
+                    line.message(f"{seed} failed, the others go on")
+            elif isinstance(event, SeedResult):
+                line.message(f"{seed} done: test accuracy {100 * event.accuracy:.2f} %")
+            else:
+                epochs = training.experiment.config.epochs
+                pending = sum(len(run.pending) for run in runs)
+                text = _epoch_text(event.record, epochs, pending, options.parallel)
+                line.update(f"{seed}  {text}", always=event.record.epoch + 1 == epochs)
             if id(training) in logs:
                 logs[id(training)].add(event)
+
+
+def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -> str:
+    """Where a training is; of networks that are not done, `parallel` are trained at once."""
+    together = min(parallel, pending)
+    rounds = -(-(pending - together) // parallel)  # after those that are trained now
+    left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
+    rate = together * record.images / max(record.seconds, 1e-9)
+    in_all = f" of {together} networks" if together > 1 else ""
+    return (  # a narrow terminal cuts off the end, which is what is missed least
+        f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
+        f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
+        f"{rate:,.0f} images/s{in_all}"
+    )
 
 
 def _how_to_resume(trainings: Mapping[str, TrainingRun], options: RunOptions) -> str:
@@ -214,47 +230,6 @@ def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
         raise FloatingPointError(f"{several}{failed[0]}")
 
 
-# Progress
-
-
-class _Progress:
-    """The progress of several training runs on one line."""
-
-    def __init__(self, trainings: Mapping[str, TrainingRun], parallel: int) -> None:
-        """Take the runs by the name that tells them apart; the only one needs none."""
-        self.trainings, self.parallel = trainings, parallel
-        self.names = {id(each): f"{name}: " if name else "" for name, each in trainings.items()}
-        self.line = ProgressLine()
-
-    def show(self, training: TrainingRun, event: SeedEvent) -> None:
-        """Show what a seed did."""
-        seed = f"{self.names[id(training)]}seed {event.seed}"
-        if isinstance(event, SeedFailure):
-            self.line.clear()
-            if len(training.seeds) > 1 or len(self.trainings) > 1:
-                # the only seed is the command's error
-                self.line.message(f"{seed} failed, the others go on")
-        elif isinstance(event, SeedResult):
-            self.line.message(f"{seed} done: test accuracy {100 * event.accuracy:.2f} %")
-        else:
-            epochs = training.experiment.config.epochs
-            is_last = event.record.epoch + 1 == epochs
-            self.line.update(seed + self._epoch_text(event.record, epochs), always=is_last)
-
-    def _epoch_text(self, record: EpochRecord, epochs: int) -> str:
-        pending = sum(len(each.pending) for each in self.trainings.values())
-        together = min(self.parallel, pending)
-        rounds = -(-(pending - together) // self.parallel)  # after those that are trained now
-        left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
-        rate = together * record.images / max(record.seconds, 1e-9)
-        in_all = f" of {together} networks" if together > 1 else ""
-        return (  # a narrow terminal cuts off the end, which is what is missed least
-            f"  epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
-            f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
-            f"{rate:,.0f} images/s{in_all}"
-        )
-
-
 # Results
 
 
@@ -263,7 +238,10 @@ def _print_results(trainings: Mapping[str, TrainingRun], out: Path) -> None:
     alone = trainings.get("")
     least = _print_runs(trainings, out) if alone is None else _print_seeds(alone, out)
     if 0 < least < ENOUGH:
-        typer.echo(f"\n{CAUTION}")
+        typer.echo(
+            f"\nSeeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
+            "called better than another."
+        )
 
 
 def _print_seeds(training: TrainingRun, out: Path) -> int:
