@@ -39,8 +39,7 @@ def ops(
         list[int], typer.Option("--size", min=1, help="Side of the images. May be repeated.")
     ] = [32, 224],  # noqa: B006 - typer reads it, nobody writes to it
     batch: Annotated[
-        int | None,
-        typer.Option(min=1, help="Images in a batch. Default: as in docs/benchmarks.md."),
+        int | None, typer.Option(min=1, help="Images in a batch. Default: see docs/benchmarks.md.")
     ] = None,
     layers: Annotated[
         int | None, typer.Option(min=1, help="Layers of our policy. Default: 2 on CPU, 6 on CUDA.")

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils.benchmark import Timer
 
 from deepaa.cli.bench import title
-from deepaa.cli.bench_peers import LIBRARIES, PER_IMAGE, Contestant, contestants
+from deepaa.cli.bench_peers import FORMS, LIBRARIES, PER_IMAGE, Contestant, contestants
 from deepaa.data import load_embedded
-from deepaa.ops import Draw, apply_batch, c_kernels_available, run_pil, tensor_to_pil
+from deepaa.ops import Draw, Table, apply_batch, c_kernels_available, run_pil
 from deepaa.policy import SPACES, Policy
 from deepaa.runs import processor, versions
 
@@ -78,11 +78,7 @@ class Result(NamedTuple):
 def settings_for(
     device: str, sizes: Sequence[int], batch: int | None = None, layers: int | None = None
 ) -> list[Setting]:
-    """The settings of the published tables, with what is given in their place.
-
-    Args:
-        device: "cpu", "cuda", or "auto" for both where there is a CUDA device.
-    """
+    """The settings of the published tables, with what is given in their place; auto is both."""
     names = [device.partition(":")[0]]
     if device == "auto":
         names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
@@ -291,31 +287,25 @@ def operation_times(images: Tensor, policy: Policy, seconds: float) -> list[dict
 
     On a CPU the same with Pillow, one image at a time.
     """
-    found = []
-    few = images[:64]
-    for operation in policy.table.operations:
-        rows = [i for i, row in enumerate(policy.table.rows) if row.operation == operation]
+    found, table = [], policy.table
+    pictures = FORMS["PIL"](images[:64]) if images.device.type == "cpu" else []
+    for operation in table.operations:
+        rows = [i for i, row in enumerate(table.rows) if row.operation == operation]
         choice = torch.tensor(list(islice(cycle(rows), len(images))))[:, None]  # each magnitude
         draw = Draw(choice, policy.first_layers(1).sample(len(images)).uniform)
-        batch = partial(apply_batch, images, draw.to(images.device), policy.table)
+        batch = partial(apply_batch, images, draw.to(images.device), table)
         times = {"batch_us": _median_microseconds(batch, seconds) / len(images), "pil_us": None}
-        if images.device.type == "cpu":
-            work = _with_pillow(few, draw, policy)
-            times["pil_us"] = _median_microseconds(work, seconds) / len(few)
+        if pictures:
+            steps = zip(draw.choice[:, 0].tolist(), draw.uniform[:, 0].tolist(), strict=True)
+            one_by_one = partial(_augment_pictures, list(zip(pictures, steps, strict=False)), table)
+            times["pil_us"] = _median_microseconds(one_by_one, seconds) / len(pictures)
         found.append({"operation": operation.name, **times})
     return found
 
 
-def _with_pillow(images: Tensor, draw: Draw, policy: Policy) -> Callable[[], None]:
-    """A function that augments the images one by one, as PIL images that are made before."""
-    steps = zip(draw.choice[:, 0].tolist(), draw.uniform[:, 0].tolist(), strict=True)
-    work = [(tensor_to_pil(image), [step]) for image, step in zip(images, steps, strict=False)]
-
-    def run() -> None:
-        for image, step in work:
-            run_pil(image, step, policy.table)
-
-    return run
+def _augment_pictures(work: Sequence[tuple[Any, Any]], table: Table) -> None:
+    for picture, step in work:
+        run_pil(picture, [step], table)
 
 
 def _median_microseconds(work: Callable[[], object], seconds: float) -> float:

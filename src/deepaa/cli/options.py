@@ -131,11 +131,7 @@ def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
 
 
 def check_place(path: Path | None, like: str, option: str = "--out") -> None:
-    """Refuse a file that cannot be made, before the work that it is for.
-
-    Args:
-        like: A name that such a file could have.
-    """
+    """Refuse a file that cannot be made, before the work for it; `like` is a name it could have."""
     if path is not None and not path.parent.is_dir():
         raise ValueError(f"{option} {path}: the folder {path.parent} does not exist")
     if path is not None and path.is_dir():

@@ -192,10 +192,9 @@ def convert(
             "evaluation does.",
         ),
     ] = False,
-    image_size: Annotated[
+    size: Annotated[
         int | None,
         typer.Option(
-            "--size",
             min=1,
             max=16384,
             help="With --to albumentations: side of the images in pixels, for resized_crop and "
@@ -206,7 +205,7 @@ def convert(
     operations: options.OwnOperations = NOTHING,
 ) -> None:
     """Write any readable policy as this package's JSON, or as a pipeline of another library."""
-    if image_size is not None and to != "albumentations":
+    if size is not None and to != "albumentations":
         raise ValueError("--size goes with --to albumentations")
     if out is None and to is None:
         raise ValueError("convert needs OUT, the file to write")
@@ -218,13 +217,13 @@ def convert(
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
     if out is None:
-        typer.echo(pipeline_source(written, str(to), name=source, size=image_size), nl=False)
+        typer.echo(pipeline_source(written, str(to), name=source, size=size), nl=False)
         return
     if to is None:
         written.save(out)
         wrote = _size_of(written)
     else:
-        done = export_policy(written, out, to, name=source, size=image_size)
+        done = export_policy(written, out, to, name=source, size=size)
         if done.differences:
             typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
         left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""

@@ -41,8 +41,7 @@ def report(
         ),
     ] = NOTHING,
     data: Annotated[
-        Path | None,
-        typer.Option(help="A folder of images or an .npz to show, instead of the search's own."),
+        Path | None, typer.Option(help="A folder of images or an .npz to show, not the search's.")
     ] = None,
     images: Annotated[int, typer.Option(min=1, max=16, help="Images to show.")] = 6,
     size: options.ShownSize = None,
@@ -55,8 +54,7 @@ def report(
         str, typer.Option("--format", help="Of these files: png, svg, pdf, with commas between.")
     ] = "png",
     watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Keep the page current until the search ends, or Ctrl-C."),
+        bool, typer.Option("--watch", help="Keep the page current until the search ends.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the page even if it is no report.")
@@ -87,13 +85,16 @@ def report(
     written = page.write(subject)
     typer.echo(f"wrote {place}: {written / 1e6:.2f} MB")
     if subject.problem:
-        typer.echo(f"the policy is left out: {_with_advice(subject)}", err=True)
+        # own operations are imported only when the reader asks for it
+        own = subject.config.get("source", {}).get("operations") or ["MODULE:NAME"]
+        advice = f"; here: --operations {' --operations '.join(own)}"
+        advice = advice if "unknown operation" in subject.problem else ""
+        typer.echo(f"the policy is left out: {subject.problem}{advice}", err=True)
     if watch:
         subject = _watch(subject, operations, page)
     if figures is not None:
-        files = reports.save_figures(
-            reports.make_figures(subject, found, epoch).all, figures, kinds
-        )
+        drawings = reports.make_figures(subject, found, epoch).all
+        files = reports.save_figures(drawings, figures, kinds)
         typer.echo(f"wrote {len(files)} figures to {figures}")
 
 
@@ -103,13 +104,6 @@ def _runs(path: Path) -> list[Path]:
 
     inside = sorted(found.parent for found in path.glob(f"*/{RESULTS}"))
     return [path] if path.is_file() or (path / RESULTS).exists() or not inside else inside
-
-
-def _with_advice(subject: Subject) -> str:
-    """Why there is no policy; own operations are imported only when the reader asks for it."""
-    own = subject.config.get("source", {}).get("operations") or ["MODULE:NAME"]
-    advice = f"; here: --operations {' --operations '.join(own)}"
-    return subject.problem + (advice if "unknown operation" in subject.problem else "")
 
 
 def _check_page(path: Path, *, force: bool) -> None:

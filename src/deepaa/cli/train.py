@@ -58,9 +58,7 @@ def train(
     test: Annotated[str | None, data_option(help="Test images, where they lie elsewhere.")] = None,
     holdout: Annotated[
         float | None,
-        data_option(
-            help="Test on this share of the training images. Default: the data's test part, or .1."
-        ),
+        data_option(help="Share of the images to test on. Default: the data's test part, or .1."),
     ] = None,
     size: options.Size = None,
     root: options.Root = None,
@@ -85,8 +83,7 @@ def train(
         ),
     ] = True,
     recipe: Annotated[
-        str | None,
-        _training(help="Network and settings of docs/train.md; other options change them."),
+        str | None, _training(help="A recipe of docs/train.md, as wrn-40-2; options change it.")
     ] = None,
     list_recipes: Annotated[
         bool,
@@ -106,8 +103,7 @@ def train(
         float | None, _training("--warmup", help="Epochs in which the learning rate rises.")
     ] = None,
     copies: Annotated[
-        int | None,
-        _training(min=1, help="Batch augmentation: so many draws of each image in a batch."),
+        int | None, _training(min=1, help="Batch augmentation: draws of each image in a batch.")
     ] = None,
     precision: options.Precision = None,
     compile: Annotated[
@@ -133,11 +129,7 @@ def train(
     ] = 1,
     workers: Annotated[
         int | None,
-        run_option(
-            min=0,
-            help="Processes that augment on the CPU instead of the device; with --stream, that "
-            "decode.",
-        ),
+        run_option(min=0, help="Processes that augment instead of the device, or decode a stream."),
     ] = None,
     device: options.Device = "auto",
     out: Annotated[Path, run_option(help="The run folder; later seeds join it.")] = Path("trained"),
@@ -224,14 +216,12 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
     if len(policies) > 1 and (out / "config.json").exists():
         raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
     for policy in policies:
-        folder, name = out, policy
-        label = re.sub(r"[^\w.=,+-]+", "-", policy)
+        name, label = policy, re.sub(r"[^\w.=,+-]+", "-", policy)
         if not parse_policy_ref(policy).is_name and Path(policy).is_file():
             path = Path(policy).resolve()
             # a policy that a search found is called as its run
             name, label = str(path), path.parent.name if path.name == "policy.json" else path.stem
-        if len(policies) > 1:
-            folder = out / label
+        folder = out / label if len(policies) > 1 else out
         if folder in requests:
             raise ValueError(
                 f"--policy {policy}: two policies would be trained in a folder {folder.name}; "

@@ -96,7 +96,12 @@ def run_trainings(
         }
         _train(trainings, options)
         if any(training.stopped for training in trainings.values()):
-            notify(_how_to_resume(trainings, options))
+            again = f"deepaa train --resume {options.out}"
+            again += f" --parallel {options.parallel}" if options.parallel > 1 else ""
+            saved = "; whole epochs are saved, one in work is lost; go on with:"
+            if not any(training.has_state for training in trainings.values()):
+                saved = " before an epoch ended: only the settings are saved; begin with:"
+            notify(f"stopped{saved} {again}")
             raise typer.Exit(stop.exit_code or 143)
         if is_main():
             _print_results(trainings, options.out)
@@ -207,15 +212,6 @@ def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -
     )
 
 
-def _how_to_resume(trainings: Mapping[str, TrainingRun], options: RunOptions) -> str:
-    again = f"deepaa train --resume {options.out}"
-    if options.parallel > 1:
-        again += f" --parallel {options.parallel}"
-    if any(training.has_state for training in trainings.values()):
-        return f"stopped; whole epochs are saved, one in work is lost; go on with: {again}"
-    return f"stopped before an epoch ended: only the settings are saved; begin with: {again}"
-
-
 def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
     """End the command with the first failure of a seed, if there is one."""
     failed = [
@@ -263,8 +259,8 @@ def _print_seeds(training: TrainingRun, out: Path) -> int:
         count, found = len(results), summary([result.accuracy for result in results])
         seeds = "1 seed, so no interval" if count == 1 else f"{count} seeds, 95 % confidence"
         weights = weights_name("*" if count > 1 else results[0].seed)
-        typer.echo(f"\nmean    {percent(found)} % ({seeds})\nresults {out / RESULTS}")
-        typer.echo(f"weights {out / weights}")
+        mean = f"\nmean    {percent(found)} % ({seeds})\n"
+        typer.echo(f"{mean}results {out / RESULTS}\nweights {out / weights}")
     return len(results)
 
 
@@ -307,10 +303,9 @@ def _published(recipe: Recipe) -> list[str]:
     """The published accuracies, as the sources give them: 96.1, or 97.56 +- 0.14."""
     lines = []
     for policy, accuracy, source, interval in recipe.expected:
-        shown = f"{accuracy:.1f}" if round(accuracy, 1) == accuracy else f"{accuracy:.2f}"
-        if interval is not None:
-            shown = f"{accuracy:.2f} +- {interval:.2f}"
-        lines.append(f"{policy} {shown} % ({source})")
+        digits = 1 if interval is None and round(accuracy, 1) == accuracy else 2
+        margin = "" if interval is None else f" +- {interval:.2f}"
+        lines.append(f"{policy} {accuracy:.{digits}f}{margin} % ({source})")
     return lines
 
 
