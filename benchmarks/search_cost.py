@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deepaa import load_policy
 from deepaa.policy import policy_distance
-from deepaa.runs.history import read_history
+from deepaa.runs import read_history
 
 SEARCHES: dict[str, tuple[str, list[str]]] = {
     "seed-0": ("cifar10", ["--seed", "0"]),

@@ -92,13 +92,11 @@ def ops_tables(report: Mapping[str, Any]) -> list[TextTable]:
         title(row): "; {ratio:.2f} times {peer}".format(**row) for row in report["comparisons"]
     }
     found = []
-    for part, columns, more in (
-        ("results", RATES, ""),
-        ("breakdown", TIMES, ": microseconds per image"),
-    ):
+    for part, columns in (("results", RATES), ("breakdown", TIMES)):
         for name in dict.fromkeys(map(title, report[part])):
             rows = [row for row in report[part] if title(row) == name]
-            found.append(TextTable(name + (more or ratios.get(name, "")), columns, rows))
+            more = ratios.get(name, "") if part == "results" else ": microseconds per image"
+            found.append(TextTable(name + more, columns, rows))
     return found
 
 

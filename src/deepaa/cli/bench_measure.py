@@ -17,7 +17,6 @@ import torch
 import torch.nn.functional as F
 import typer
 from torch import Tensor
-from torch.utils.benchmark import Timer
 
 from deepaa.cli.bench import title
 from deepaa.cli.bench_peers import FORMS, LIBRARIES, PER_IMAGE, Contestant, contestants
@@ -287,18 +286,18 @@ def operation_times(images: Tensor, policy: Policy, seconds: float) -> list[dict
 
     On a CPU the same with Pillow, one image at a time.
     """
-    found, table = [], policy.table
-    pictures = FORMS["PIL"](images[:64]) if images.device.type == "cpu" else []
+    found, table, device = [], policy.table, images.device
+    pictures = FORMS["PIL"](images[:64]) if device.type == "cpu" else []
     for operation in table.operations:
         rows = [i for i, row in enumerate(table.rows) if row.operation == operation]
         choice = torch.tensor(list(islice(cycle(rows), len(images))))[:, None]  # each magnitude
         draw = Draw(choice, policy.first_layers(1).sample(len(images)).uniform)
-        batch = partial(apply_batch, images, draw.to(images.device), table)
-        times = {"batch_us": _median_microseconds(batch, seconds) / len(images), "pil_us": None}
+        batch = partial(apply_batch, images, draw.to(device), table)
+        times = {"batch_us": _microseconds(batch, device, seconds) / len(images), "pil_us": None}
         if pictures:
             steps = zip(draw.choice[:, 0].tolist(), draw.uniform[:, 0].tolist(), strict=True)
             one_by_one = partial(_augment_pictures, list(zip(pictures, steps, strict=False)), table)
-            times["pil_us"] = _median_microseconds(one_by_one, seconds) / len(pictures)
+            times["pil_us"] = _microseconds(one_by_one, device, seconds) / len(pictures)
         found.append({"operation": operation.name, **times})
     return found
 
@@ -308,7 +307,11 @@ def _augment_pictures(work: Sequence[tuple[Any, Any]], table: Table) -> None:
         run_pil(picture, [step], table)
 
 
-def _median_microseconds(work: Callable[[], object], seconds: float) -> float:
-    """Median time of one call of `work`, in calls of `seconds` together."""
-    timer = Timer("work()", globals={"work": work})
-    return 1e6 * timer.blocked_autorange(min_run_time=seconds).median
+def _microseconds(work: Callable[[], object], device: torch.device, seconds: float) -> float:
+    """Median time of one call of `work`, over at least five repeats and `seconds`."""
+    work()
+    calls = calls_for(stopwatch(work, device), seconds)
+    times: list[float] = []
+    while len(times) < REPEATS or sum(times) < seconds:
+        times.append(stopwatch(lambda: [work() for _ in range(calls)], device))
+    return 1e6 * median(times) / calls

@@ -163,11 +163,10 @@ LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS)
 
 def chosen_libraries(text: str) -> list[str]:
     """The libraries of a text like `timm,kornia`, or all or none."""
-    names = [name.strip() for name in text.split(",")]
-    names = {"all": list(LIBRARIES), "none": []}.get(text, names)
-    for name in names:
-        if name not in LIBRARIES:
-            raise ValueError(f"no peer {name!r}; choose from {', '.join(LIBRARIES)}")
+    given = [name.strip() for name in text.split(",")]
+    names = {"all": list(LIBRARIES), "none": []}.get(text, given)
+    if unknown := [name for name in names if name not in LIBRARIES]:
+        raise ValueError(f"no peer {unknown[0]!r}; choose from {', '.join(LIBRARIES)}")
     return names
 
 

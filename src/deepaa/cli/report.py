@@ -29,8 +29,7 @@ def report(
         ),
     ],
     out: Annotated[
-        Path | None,
-        typer.Option(help="The page to write. Default: report.html in the run folder, or here."),
+        Path | None, typer.Option(help="The page to write. Default: report.html in the run folder.")
     ] = None,
     results: Annotated[
         list[Path],
