@@ -6,11 +6,9 @@ python benchmarks/bench_search.py --preset fast --device cuda
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any, NamedTuple
@@ -19,14 +17,27 @@ import torch
 import typer
 
 from deepaa import distributed
-from deepaa.cli.bench.lines import print_tables
-from deepaa.cli.bench.tables import TextTable, hardware, writable
-from deepaa.cli.options import new_console
+from deepaa.cli.bench import TextTable, print_tables
+from deepaa.cli.bench_measure import report_head
+from deepaa.cli.options import check_place
 from deepaa.data import LabelledImages, SearchSubset, load_dataset, stratified_splits
 from deepaa.models import build_model, channel_statistics, default_model, frozen_copy
 from deepaa.policy import Policy
-from deepaa.runs import versions, write_file
+from deepaa.runs import write_json
 from deepaa.search import PRESETS, SPACES, Search, SearchData
+
+COLUMNS = {
+    "preset": "{preset}",
+    "layer": "{layer}",
+    "network": "{network}",
+    "precision": "{precision}",
+    "passes": "{passes:,}",
+    "s/step": "{seconds:.3f}",
+    "fastest..slowest": "{fastest:.3f}..{slowest:.3f}",
+    "passes/s": "{rate:,.0f}",
+    "first step": "{first:.1f} s",
+    "memory": "{memory:.2f} GB",
+}
 
 
 class StepTime(NamedTuple):
@@ -42,21 +53,7 @@ class StepTime(NamedTuple):
     slowest: float
     passes: int  # images through the network in a step
     memory: float | None  # peak GB on CUDA
-
-    @property
-    def rate(self) -> float:
-        """Image passes a second."""
-        return self.passes / self.seconds
-
-
-class SearchReport(NamedTuple):
-    """Everything that was measured."""
-
-    created: str
-    versions: dict[str, str | None]
-    hardware: dict[str, Any]
-    options: dict[str, Any]
-    steps: list[StepTime]
+    rate: float  # image passes a second
 
 
 def measure_search(
@@ -68,8 +65,8 @@ def measure_search(
     steps: int = 10,
     model: str | None = None,
     settings: dict[str, Any] | None = None,
-    out: str | Path | None = None,
-) -> SearchReport:
+    out: Path | None = None,
+) -> dict[str, Any]:
     """Times of a step in the first and in a later layer, also written to `out` as JSON.
 
     The network is not trained: its speed does not depend on its weights.
@@ -78,30 +75,23 @@ def measure_search(
         steps: Timed steps per layer, after one that compiles.
         settings: Single fields of `SearchConfig` to change.
     """
-    path = None if out is None else writable(Path(out))
+    check_place(out, "search.json")
     if unknown := [name for name in presets if name not in PRESETS]:
         raise ValueError(f"no preset {unknown[0]!r}; there are {', '.join(PRESETS)}")
     if steps < 1:
         raise ValueError(f"steps should be at least 1, got {steps}")
     where = distributed.init(device)
-    machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data, subset=SearchSubset())
     changes = {**(settings or {}), **({} if precision is None else {"precision": precision})}
-    found = [
-        step_time(name, layer, images, where, steps, model, changes)
+    options = {"data": images.name, "steps": steps, "settings": changes, "device": str(where)}
+    report = report_head("deepaa-bench-search", [where.type], options)  # the load before the timing
+    report["steps"] = [
+        step_time(name, layer, images, where, steps, model, changes)._asdict()
         for name in presets
         for layer in (1, 2)
     ]
-    options = {"data": images.name, "steps": steps, "settings": changes, "device": str(where)}
-    report = SearchReport(
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        versions(),
-        machine,
-        options,
-        found,
-    )
-    if path is not None:
-        write_file(path, search_json(report).encode())
+    if out is not None:
+        write_json(out, report)
     return report
 
 
@@ -156,36 +146,14 @@ def step_time(
         max(rest),
         passes[0],
         memory,
+        passes[0] / median(rest),
     )
 
 
-def search_tables(report: SearchReport) -> list[TextTable]:
+def search_tables(report: dict[str, Any]) -> list[TextTable]:
     """The report as text."""
-    columns = ("preset", "layer", "network", "precision", "passes", "s/step", "fastest..slowest")
-    rows = [
-        (
-            t.preset,
-            str(t.layer),
-            t.network,
-            t.precision,
-            f"{t.passes:,}",
-            f"{t.seconds:.3f}",
-            f"{t.fastest:.3f}..{t.slowest:.3f}",
-            f"{t.rate:,.0f}",
-            f"{t.first:.1f} s",
-            "" if t.memory is None else f"{t.memory:.2f} GB",
-        )
-        for t in report.steps
-    ]
-    more = ("passes/s", "first step", "memory")
-    return [TextTable(f"steps of the search on {report.options['device']}", columns + more, rows)]
-
-
-def search_json(report: SearchReport) -> str:
-    """The report as JSON text."""
-    steps = [{**t._asdict(), "rate": t.rate} for t in report.steps]
-    content = {"format": "deepaa-bench-search", "version": 1, **report._asdict(), "steps": steps}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    title = f"steps of the search on {report['options']['device']}"
+    return [TextTable(title, COLUMNS, report["steps"])]
 
 
 def main(
@@ -216,7 +184,7 @@ def main(
         )
     except ValueError as error:
         sys.exit(f"error: {error}")
-    print_tables(new_console(), search_tables(report), out)
+    print_tables(search_tables(report), out)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ python benchmarks/bench_train.py --model wrn-40-2 --device cuda
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -18,14 +16,13 @@ import torch
 import typer
 
 from deepaa import distributed
-from deepaa.cli.bench.lines import print_tables
-from deepaa.cli.bench.tables import TextTable, hardware, writable
-from deepaa.cli.bench.timing import stopwatch
-from deepaa.cli.options import new_console
+from deepaa.cli.bench import TextTable, print_tables
+from deepaa.cli.bench_measure import report_head, stopwatch
+from deepaa.cli.options import check_place
 from deepaa.data import LabelledImages, load_dataset
 from deepaa.models import build_model, channel_statistics
 from deepaa.policy import Policy, compared_policy
-from deepaa.runs import versions, write_file
+from deepaa.runs import write_json
 from deepaa.train import (
     ImageBatches,
     Outcome,
@@ -44,6 +41,17 @@ WAYS: Mapping[str, dict[str, Any]] = {
 }
 """Every operation started by itself; replayed as a CUDA graph; compiled first, then replayed; by a
 compiler that tries more."""
+COLUMNS = {
+    "network": "{network}",
+    "batch": "{batch}",
+    "way": "{way}",
+    "at once": "{parallel}",
+    "images/s": "{rate:,.0f}",
+    "fastest..slowest": "{fastest:.3f}..{slowest:.3f} s",
+    "augmenting": "{share:.1%}",
+    "first epoch": "{first:.1f} s",
+    "memory": "{memory:.2f} GB",
+}
 
 
 class TrainTime(NamedTuple):
@@ -61,26 +69,8 @@ class TrainTime(NamedTuple):
     images: int  # of all networks in an epoch
     augmenting: float  # seconds that the policy alone takes for them
     memory: float | None  # peak GB on CUDA
-
-    @property
-    def rate(self) -> float:
-        """Images a second, of all networks together."""
-        return self.images / self.seconds
-
-    @property
-    def share(self) -> float:
-        """Part of the time that augmentation takes."""
-        return self.augmenting / self.seconds
-
-
-class TrainReport(NamedTuple):
-    """Everything that was measured."""
-
-    created: str
-    versions: dict[str, str | None]
-    hardware: dict[str, Any]
-    options: dict[str, Any]
-    times: list[TrainTime]
+    rate: float  # images a second, of all networks together
+    share: float  # part of the time that augmentation takes
 
 
 def measure_train(
@@ -95,9 +85,9 @@ def measure_train(
     steps: int | None = None,
     epochs: int = 3,
     data: str | None = None,
-    out: str | Path | None = None,
+    out: Path | None = None,
     progress: Callable[[TrainTime], None] = lambda found: None,
-) -> TrainReport:
+) -> dict[str, Any]:
     """Rates of trainings with a policy, also written to `out` as JSON, after each of them.
 
     Args:
@@ -110,7 +100,7 @@ def measure_train(
         epochs: Timed epochs, after one that starts everything up.
         progress: Called with each result.
     """
-    path = None if out is None else writable(Path(out))
+    check_place(out, "train.json")
     distributed.check_device(device)
     where = distributed.init(device)
     if models is None:
@@ -123,24 +113,24 @@ def measure_train(
     if min(parallel, default=0) < 1:
         raise ValueError(f"parallel should be at least 1, got {list(parallel)}")
     ways = _ways(ways, where)
-    machine = hardware([where.type])  # its load is the one before the timing
     images = load_dataset(data)
     chosen = compared_policy(policy, space=space_of(list(images.images.shape[1:])))
     precision = precision_on(where, precision or "auto")
     options = {"data": images.name, "policy": policy, "layers": chosen.depth, "steps": steps}
     options |= {"epochs": epochs, "device": str(where)}
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    report = TrainReport(now, versions(), machine, options, [])
+    report = report_head("deepaa-bench-train", [where.type], options)  # the load before the timing
+    report["times"] = []
     for model, batch, way in product(models, batches, ways):
         config = _config(batch, way, precision, where)
         if config.compile:
             torch._dynamo.reset()  # after eight of one code the compiler gives up on more
         for count in parallel:
             amount = _Amount(way, count, steps, epochs)
-            report.times.append(train_time(model, images, chosen, config, where, amount))
-            progress(report.times[-1])
-            if path is not None:  # a long list of networks may be cut short
-                write_file(path, train_json(report).encode())
+            found = train_time(model, images, chosen, config, where, amount)
+            progress(found)
+            report["times"].append(found._asdict())
+            if out is not None:  # a long list of networks may be cut short
+                write_json(out, report)
     return report
 
 
@@ -191,6 +181,8 @@ def train_time(
     memory = torch.cuda.max_memory_allocated() / 1e9 if device.type == "cuda" else None
     alone = [stopwatch(lambda: _walk(trainings[0]), device) for _ in range(2)]  # second is warm
     rest = taken[1:]
+    seconds, augmenting = median(rest), alone[1] * amount.parallel
+    images = config.batch * amount.steps * amount.parallel
     return TrainTime(
         name,
         config.batch,
@@ -198,12 +190,14 @@ def train_time(
         amount.parallel,
         config.precision,
         taken[0],
-        median(rest),
+        seconds,
         min(rest),
         max(rest),
-        config.batch * amount.steps * amount.parallel,
-        alone[1] * amount.parallel,
+        images,
+        augmenting,
         memory,
+        images / seconds,
+        augmenting / seconds,
     )
 
 
@@ -242,34 +236,10 @@ def _walk(training: Training) -> None:
         pass
 
 
-def train_tables(report: TrainReport) -> list[TextTable]:
+def train_tables(report: dict[str, Any]) -> list[TextTable]:
     """The report as text."""
-    columns = ("network", "batch", "way", "at once", "images/s", "fastest..slowest")
-    more = ("augmenting", "first epoch", "memory")
-    rows = [
-        (
-            t.network,
-            str(t.batch),
-            t.way,
-            str(t.parallel),
-            f"{t.rate:,.0f}",
-            f"{t.fastest:.3f}..{t.slowest:.3f} s",
-            f"{100 * t.share:.1f} %",
-            f"{t.first:.1f} s",
-            "" if t.memory is None else f"{t.memory:.2f} GB",
-        )
-        for t in report.times
-    ]
-    options = report.options
-    title = f"training on {options['device']} with {options['policy']} ({options['layers']} layers)"
-    return [TextTable(title, columns + more, rows)]
-
-
-def train_json(report: TrainReport) -> str:
-    """The report as JSON text."""
-    times = [{**t._asdict(), "rate": t.rate, "share": t.share} for t in report.times]
-    content = {"format": "deepaa-bench-train", "version": 1, **report._asdict(), "times": times}
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    title = "training on {device} with {policy} ({layers} layers)".format(**report["options"])
+    return [TextTable(title, COLUMNS, report["times"])]
 
 
 def main(
@@ -334,7 +304,7 @@ def main(
         )
     except ValueError as error:
         sys.exit(f"error: {error}")
-    print_tables(new_console(), train_tables(report), out)
+    print_tables(train_tables(report), out)
 
 
 if __name__ == "__main__":

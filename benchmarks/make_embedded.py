@@ -57,7 +57,7 @@ def main() -> None:
     """Write the sheets and cifar10.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("npz", type=Path)
-    parser.add_argument("out", type=Path, nargs="?", default=Path("src/deepaa/datasets"))
+    parser.add_argument("out", type=Path, nargs="?", default=Path("src/deepaa/data/cifar10"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     content: dict[str, object] = {"source": SOURCE, "class_names": CLASS_NAMES}

@@ -6,25 +6,33 @@ from pathlib import Path
 import pytest
 from bench_search import main, measure_search, search_tables
 
+from deepaa.cli.bench import print_tables
 from deepaa.search.presets import PRESETS
 
 TINY = {"images": 2, "validation": 4, "heldout": 4, "prefixes": 1, "chains": 8}
 
 
-def test_both_layers_are_timed_and_written(tmp_path: Path) -> None:
+def test_both_layers_are_timed_and_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "search.json"
     report = measure_search(presets=["demo"], device="cpu", steps=2, settings=TINY, out=path)
-    assert [(t.preset, t.layer, t.network) for t in report.steps] == [
+    assert [(t["preset"], t["layer"], t["network"]) for t in report["steps"]] == [
         ("demo", 1, "small"),
         ("demo", 2, "small"),
     ]
-    assert [t.passes for t in report.steps] == [2 * (4 + 2 * 139), 2 * (4 + 139 + 8)]
-    assert all(0 < t.fastest <= t.seconds <= t.slowest and t.first > 0 for t in report.steps)
+    assert [t["passes"] for t in report["steps"]] == [2 * (4 + 2 * 139), 2 * (4 + 139 + 8)]
+    for t in report["steps"]:
+        assert 0 < t["fastest"] <= t["seconds"] <= t["slowest"]
+        assert t["first"] > 0
+        assert t["rate"] == pytest.approx(t["passes"] / t["seconds"])
     written = json.loads(path.read_text())
     assert written["format"] == "deepaa-bench-search"
-    assert [step["passes"] for step in written["steps"]] == [t.passes for t in report.steps]
-    (table,) = search_tables(report)
-    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert written == report
+    print_tables(search_tables(report), path)
+    out = capsys.readouterr().out
+    assert "passes/s" in out
+    assert "memory" not in out
 
 
 def test_bad_input() -> None:

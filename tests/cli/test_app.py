@@ -18,7 +18,7 @@ from PIL import Image
 
 import deepaa
 from deepaa.cli import app as cli
-from deepaa.cli import doctor_checks as doctor
+from deepaa.cli import doctor
 from deepaa.data import load_images
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.space import CIFAR, Space
@@ -318,6 +318,7 @@ def test_policies_are_listed_one_a_line(command):
         (["bench", "ops", "--device", "tpu"], "--device should be cpu, cuda or auto, got 'tpu'"),
         (["bench", "ops", "--peers", "none,such"], "choose from"),
         (["bench", "ops", "--seconds", "-1"], "seconds"),
+        (["bench", "ops", "--space", "mnist"], "'mnist' is not one of 'cifar', 'imagenet'"),
         (["bench", "ops", "--size", "0"], "size"),
         (["bench", "ops", "--batch", "0"], "batch"),
     ],
@@ -391,7 +392,7 @@ def test_doctor(command, monkeypatch):
     found = json.loads(out)
     assert found["passed"] is True
     assert found["versions"]["python"]
-    monkeypatch.setattr(doctor, "embedded_is_intact", lambda: False)
+    monkeypatch.setattr("deepaa.data.embedded_is_intact", lambda: False)
     code, out, _ = command("doctor")
     assert code == 1
     assert "1 check failed" in out

@@ -371,7 +371,10 @@ class Scale(nn.Module):
         (["--policy", "none", "--data", "nowhere"], "nowhere: no such folder"),
         (["--policy", "none", "--test", "nowhere"], "nowhere: no such folder"),
         (["--policy", "none", "--holdout", "1.5"], "holdout should be a share between 0 and 1"),
-        (["--policy", "none", "--defaults", "yes"], "--defaults should be on or off, got 'yes'"),
+        (
+            ["--policy", "none", "--defaults", "yes"],
+            "'yes' is not one of 'on', 'off'",
+        ),
         (["--policy", "none", "--precision", "int8"], "precision should be float32 or bfloat16"),
         (["--policy", "none", "--set", "clap=1"], "no setting 'clap'; there are epochs, batch,"),
         (["--policy", "none", "--set", "seed=5"], "no setting 'seed'; there are epochs"),

@@ -27,7 +27,7 @@ IMPORTS = {"pillow": "PIL", "pytest-xdist": "xdist", "pyyaml": "yaml"}
 """Packages whose import has another name."""
 BROUGHT = {"yaml": "mkdocs and pre-commit", "triton": "torch on Linux", "cv2": "albumentations"}
 """Imports of packages that pyproject.toml does not name, and who brings them."""
-CHOOSY = {ROOT / "src/deepaa/cli/bench/peers.py"}
+CHOOSY = {ROOT / "src/deepaa/cli/bench_peers.py"}
 """Modules that leave out a package that is missing, and say so."""
 
 

@@ -306,7 +306,7 @@ def test_own_operations(command: Command) -> None:
         (["deepta", "none", "--out", "f.txt"], "--out f.txt: unknown kind of figure; use .png"),
         (["deepta", "none", "--samples", "s.txt"], "--samples s.txt: unknown kind of picture"),
         (["deepta", "none", "--out", "no/f.png"], "the folder no does not exist"),
-        (["deepta", "none", "--space", "mnist"], "space should be cifar or imagenet, got 'mnist'"),
+        (["deepta", "none", "--space", "mnist"], "'mnist' is not one of 'cifar', 'imagenet'"),
         (["deepta", "none", "--samples", "s.png", "--data", "no"], "no: no such file"),
     ],
 )

@@ -12,14 +12,11 @@ from typing import Annotated
 
 import typer
 
-from deepaa.cli.bench.command import ops
-from deepaa.cli.compare import compare
-from deepaa.cli.convert import convert
+from deepaa.cli.bench import ops
 from deepaa.cli.doctor import doctor
-from deepaa.cli.preview import preview
+from deepaa.cli.policies import compare, convert, policies, preview, show
 from deepaa.cli.report import report
 from deepaa.cli.search import search
-from deepaa.cli.show import policies, show
 from deepaa.cli.train import train
 
 DEBUG = "DEEPAA_DEBUG"
@@ -92,7 +89,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG, "0") not in ("", "0"):
             raise
         message, code = _explained(error)
-        typer.echo(f"error: {' '.join(message.split())}", err=True)
+        # of several processes, all of which find a wrong option, the first says it
+        if not hasattr(error, "format_message") or os.environ.get("RANK", "0") == "0":
+            typer.echo(f"error: {' '.join(message.split())}", err=True)
         return code
 
 
@@ -106,7 +105,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}", 2
     if isinstance(error, ValueError | TypeError | OSError | MemoryError | FloatingPointError):
-        return str(error), 2
+        advice = "; here: --operations MODULE:NAME" if "pass operations=[" in str(error) else ""
+        return f"{error}{advice}", 2
     reason = f"unexpected {type(error).__name__}: {error}"
     return f"{reason} (set {DEBUG}=1 to see where it came from)", 1
 

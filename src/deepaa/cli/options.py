@@ -1,18 +1,24 @@
-"""Options and arguments that several commands share."""
+"""Options, checks and ways of printing that several commands share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+from collections.abc import Collection
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from deepaa.policy import Policy
+NOTHING: Any = []
+"""The default of an option that may be repeated; typer reads it, nobody writes to it."""
+data_option = partial(typer.Option, rich_help_panel="Data")
+network_option = partial(typer.Option, rich_help_panel="The network")
+run_option = partial(typer.Option, rich_help_panel="The run")
+plain_console = partial(Console, highlight=False, markup=False, emoji=False)
+"""A console that prints text as it is."""
 
 # Policies
 
@@ -21,7 +27,6 @@ POLICY_HELP = (
     "randaugment:n=3,m=5), or a file: this package's JSON, the authors' .npz, a JSON list of "
     "sub-policies, or a schedule of PBA. deepaa-simple:POLICY is a policy's first layer."
 )
-PolicyName = Annotated[str, typer.Argument(metavar="POLICY", help=POLICY_HELP)]
 OwnOperations = Annotated[
     list[str],
     typer.Option(
@@ -35,13 +40,23 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 Epoch = Annotated[
     int, typer.Option(min=0, help="The epoch to show, for a policy that changes over time.")
 ]
+SpaceChoice = StrEnum("SpaceChoice", ["cifar", "imagenet"])
+DrawSeed = Annotated[int, typer.Option(help="Another seed gives other draws.")]
+ShownSize = Annotated[
+    int | None,
+    typer.Option(min=1, max=4096, help="Resize and cut the images to this many pixels a side."),
+]
 
 # Images
 
-DATA = "Data"
-"""The panel of these options in the help."""
-data_option = partial(typer.Option, rich_help_panel=DATA)
-
+Data = Annotated[
+    str | None,
+    data_option(
+        help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
+        "torchvision data set. Default: 4,000 embedded images of CIFAR-10, or the recipe's data. "
+        "With --resume: where the images of the run are now."
+    ),
+]
 Size = Annotated[
     int | None,
     data_option(
@@ -69,32 +84,39 @@ Read = Annotated[
         "pixels. May be repeated.",
     ),
 ]
+OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read")
+"""The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
+# Networks and runs
 
-def load(source: str, operations: Sequence[str]) -> Policy:
-    """The policy of a name or file, with the user's own operations."""
-    from deepaa.ops import import_operations
-    from deepaa.policy import PolicyFileError, load_policy
-
-    try:
-        return load_policy(source, import_operations(operations))
-    except PolicyFileError as error:
-        if "unknown operation" in str(error) and not operations:
-            raise ValueError(f"{error}; here: --operations MODULE:NAME") from error
-        raise
-
-
-def size_of(policy: Policy) -> str:
-    """`6 layers over 139 transformations`."""
-    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
-    return f"{layers} over {len(policy.table)} transformations"
-
-
-def new_console() -> Console:
-    """A console that prints text as it is."""
-    from rich.console import Console
-
-    return Console(highlight=False, markup=False, emoji=False)
+Model = Annotated[
+    str | None,
+    network_option(
+        help="The network: small, wrn-40-2, wrn-28-10, shake-shake-26-2x96d, resnet18, resnet50, "
+        "torchvision:NAME, timm:NAME, or MODULE:FUNCTION of your own, called with the number of "
+        "classes. Default: the recipe's or preset's, or small on a CPU and wrn-40-2 on CUDA, or "
+        "resnet18 for images over 64 pixels."
+    ),
+]
+Precision = Annotated[
+    str | None, network_option(help="float32 or bfloat16. Default: bfloat16 on CUDA.")
+]
+Device = Annotated[str, run_option(help="cpu, cuda, or auto for what there is.")]
+CheckpointSeconds = Annotated[
+    float,
+    run_option(
+        min=0.0, help="Seconds between two checkpoints, which come after an epoch or a step."
+    ),
+]
+DryRun = Annotated[
+    bool, run_option("--dry-run", help="Say what would be done and what it costs; no more.")
+]
+TensorBoard = Annotated[
+    bool,
+    run_option(
+        "--tensorboard", help="Log to the run's folder tensorboard too; the history is always kept."
+    ),
+]
 
 
 def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
@@ -106,3 +128,18 @@ def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
             raise ValueError(
                 f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
             )
+
+
+def check_place(path: Path | None, like: str, option: str = "--out") -> None:
+    """Refuse a file that cannot be made, before the work for it; `like` is a name it could have."""
+    if path is not None and not path.parent.is_dir():
+        raise ValueError(f"{option} {path}: the folder {path.parent} does not exist")
+    if path is not None and path.is_dir():
+        raise ValueError(f"{option} {path}: a folder; give a name like {path / like}")
+
+
+def print_json(content: Any) -> None:
+    """Print tables or plain values as JSON."""
+    from deepaa.report import as_dict
+
+    typer.echo(json.dumps(as_dict(content), indent=2, allow_nan=False))

@@ -1,4 +1,4 @@
-"""`deepaa search`: its options, and the loop that runs it."""
+"""`deepaa search`: its options, the loop that runs it, and what it prints in the end."""
 
 from __future__ import annotations
 
@@ -8,16 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from deepaa.cli.options import (
-    Download,
-    OnBadImage,
-    OutsideLinks,
-    Read,
-    Root,
-    Size,
-    data_option,
-    refuse_settings,
-)
+from deepaa.cli import options
+from deepaa.cli.options import NOTHING, network_option, run_option
 
 if TYPE_CHECKING:
     from deepaa.runs import StopRequest
@@ -26,27 +18,25 @@ if TYPE_CHECKING:
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
+ADVICE = """\
+Use it:
+
+    from deepaa import DeepAutoAugment
+    augment = DeepAutoAugment({path!r})
+    images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
+
+It stands instead of your own crop, flip and cutout: remove those. Resize first, normalise after."""
+CAUTION = """
+One short training of each proves little: seeds alone move such figures by about a point. Train as \
+long as you mean to, with several seeds, before you decide."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
-_network = partial(typer.Option, rich_help_panel="The network")
-_run_option = partial(typer.Option, rich_help_panel="The run")
 
 
 def search(
     context: typer.Context,
-    data: Annotated[
-        str | None,
-        data_option(
-            help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
-            "torchvision data set. Default: 4,000 embedded images of CIFAR-10. With --resume: "
-            "where the images of the run are now."
-        ),
-    ] = None,
-    out: Annotated[Path, _run_option(help="The run folder: everything is written there.")] = Path(
-        "run"
-    ),
-    resume: Annotated[
-        Path | None, _run_option(help="Go on with the run in this folder; its settings are used.")
-    ] = None,
+    data: options.Data = None,
+    out: Annotated[Path, run_option(help="The run folder; all is written there.")] = Path("run"),
+    resume: Annotated[Path | None, run_option(help="Go on with this run and its settings.")] = None,
     preset: Annotated[
         str | None,
         _space(
@@ -55,19 +45,15 @@ def search(
             "authors' code. paper: as the paper says."
         ),
     ] = None,
-    layers: Annotated[
-        str | None, _space(help="Layers to find; auto adds layers while they help.")
-    ] = None,
+    layers: Annotated[str | None, _space(help="Layers to find; auto: as many as help.")] = None,
     max_layers: Annotated[int | None, _space(min=1, help="Most layers that auto adds.")] = None,
     steps: Annotated[int | None, _space(min=1, help="Steps per layer.")] = None,
     seed: Annotated[int | None, _space(help="Seed of everything random.")] = None,
     ops: Annotated[
-        str | None,
-        _space(help="Operations to choose from, as rotate,flip; identity always is one."),
+        str | None, _space(help="Operations to choose from, as rotate,flip, beside identity.")
     ] = None,
     exclude: Annotated[
-        str | None,
-        _space(help="Operations that would spoil your images, as flip,invert for digits."),
+        str | None, _space(help="Operations that spoil your images, as flip,invert for digits.")
     ] = None,
     operations: Annotated[
         list[str],
@@ -76,22 +62,15 @@ def search(
             help="Your own operation, or a list of them, to choose from too. Its code runs. May "
             "be repeated.",
         ),
-    ] = [],  # noqa: B006 - typer reads it, nobody writes to it
-    model: Annotated[
-        str | None,
-        _network(
-            help="The network: small, wrn-40-2, resnet18, torchvision:NAME, timm:NAME, or "
-            "MODULE:FUNCTION of your own, called with the number of classes."
-        ),
-    ] = None,
+    ] = NOTHING,
+    model: options.Model = None,
     weights: Annotated[
-        Path | None,
-        _network(help="Trained weights of --model, .safetensors: no pre-training then."),
+        Path | None, network_option(help="Trained weights of --model: no pre-training then.")
     ] = None,
-    epochs: Annotated[int | None, _network(min=1, help="Epochs of pre-training.")] = None,
+    epochs: Annotated[int | None, network_option(min=1, help="Epochs of pre-training.")] = None,
     splits: Annotated[
         str | None,
-        _network(
+        network_option(
             metavar="A,B,C",
             help="Images for pre-training, search and validation, as 4000,1000,1000. Default: "
             "half, a quarter and a quarter, up to 4000 or 200 of a class, 35000 and 10000.",
@@ -104,44 +83,24 @@ def search(
             metavar="NAME=VALUE",
             help="Any setting of docs/search.md, as heldout=64 or train.lr=0.05. May be repeated.",
         ),
-    ] = [],  # noqa: B006 - as above
-    size: Size = None,
-    root: Root = None,
-    download: Download = False,
-    on_bad_image: OnBadImage = "stop",
-    outside_links: OutsideLinks = False,
-    read: Read = [],  # noqa: B006 - as above
-    device: Annotated[str, _network(help="cpu, cuda, or auto for what there is.")] = "auto",
-    precision: Annotated[str | None, _network(help="float32 or bfloat16, for the search.")] = None,
-    checkpoint_seconds: Annotated[
-        float,
-        _run_option(
-            min=0.0, help="Seconds between two checkpoints, which come after an epoch or a step."
-        ),
-    ] = 60.0,
-    dry_run: Annotated[
-        bool, _run_option("--dry-run", help="Say what would be done and what it costs; no more.")
-    ] = False,
+    ] = NOTHING,
+    size: options.Size = None,
+    root: options.Root = None,
+    download: options.Download = False,
+    on_bad_image: options.OnBadImage = "stop",
+    outside_links: options.OutsideLinks = False,
+    read: options.Read = NOTHING,
+    device: options.Device = "auto",
+    precision: options.Precision = None,
+    checkpoint_seconds: options.CheckpointSeconds = 60.0,
+    dry_run: options.DryRun = False,
     verify: Annotated[
-        bool,
-        _run_option(
-            "--verify",
-            help="Then train shortly with the policy, crop and flip, and TrivialAugment.",
-        ),
+        bool, run_option("--verify", help="Then train with it, crop and flip, and TrivialAugment.")
     ] = False,
     verify_epochs: Annotated[
-        int | None,
-        _run_option(
-            min=1, help="Epochs of each of these trainings. Default: 20, and more of few images."
-        ),
+        int | None, run_option(min=1, help="Epochs of each. Default: 20, and more of few images.")
     ] = None,
-    tensorboard: Annotated[
-        bool,
-        _run_option(
-            "--tensorboard",
-            help="Log to the run's folder tensorboard too; the history is always kept.",
-        ),
-    ] = False,
+    tensorboard: options.TensorBoard = False,
 ) -> None:
     """Find an augmentation policy for labelled images.
 
@@ -152,15 +111,15 @@ def search(
     Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
-    from deepaa import distributed
     from deepaa.data import DataSpec
-    from deepaa.distributed import OtherRankError, check_device
+    from deepaa.distributed import OtherRankError, check_device, init, is_main, shutdown
     from deepaa.ops import import_operations
-    from deepaa.search import SearchRequest, SettingsRequest
+    from deepaa.runs import StopRequest
+    from deepaa.search import SearchRequest, SettingsRequest, forecast, open_search
 
     check_device(device)
     if resume is not None:
-        refuse_settings(context, WITH_RESUME)
+        options.refuse_settings(context, WITH_RESUME)
         request = SearchRequest.from_run(resume)
         if data is not None:
             request = request.with_data_at(data)
@@ -180,92 +139,49 @@ def search(
                 exclude=exclude,
                 changes=settings,
             ),
-            DataSpec.from_options(
-                data,
-                size=size,
-                root=root,
-                on_bad_image=on_bad_image,
-                outside_links=outside_links,
-                read=read,
-            ),
+            DataSpec.from_options(**{name: context.params[name] for name in options.OF_DATA}),
             weights=None if weights is None else str(weights.resolve()),
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
         )
+    stop, folder = StopRequest(), resume or out
     try:
-        _run(
+        with open_search(
             request,
-            resume or out,
-            device=distributed.init(device),
+            folder,
+            device=init(device),
             resume=resume is not None,
             dry_run=dry_run,
             download=download,
             checkpoint_seconds=checkpoint_seconds,
-            verify_epochs=(verify_epochs or 0) if verify else None,
-            tensorboard=tensorboard,
-        )
+            stop=lambda: stop.requested,
+        ) as opened:
+            _advise(request, opened)
+            if dry_run:
+                for name, text in forecast(opened).items() if is_main() else ():
+                    typer.echo(f"{name:8} {text}")
+                return
+            with stop:  # before this, while images are read, a signal ends the command at once
+                _follow(opened, folder, stop, tensorboard=tensorboard)
+                if verify and is_main():
+                    _verify(request, opened, folder, verify_epochs, stop)
     except OtherRankError:
         raise typer.Exit(2) from None  # another process says why
     finally:
-        distributed.shutdown()
+        shutdown()
 
 
-def _run(
-    request: SearchRequest,
-    out: Path,
-    *,
-    dry_run: bool,
-    verify_epochs: int | None,
-    tensorboard: bool,
-    **options: Any,
-) -> None:
-    """Search, show progress and results, and train with the policy if that is asked for.
-
-    Args:
-        verify_epochs: None for no training, 0 for as many epochs as the images take.
-        options: Further arguments of `open_search`.
-    """
-    from deepaa.cli.search_results import show_policy
-    from deepaa.distributed import is_main
-    from deepaa.runs import StopRequest, notify
-    from deepaa.search import forecast, open_search
-
-    stop = StopRequest()
-    options["stop"] = lambda: stop.requested
-    with open_search(request, out, dry_run=dry_run, **options) as search:
-        _advise(request, search)
-        if dry_run:
-            for name, text in forecast(search).items() if is_main() else ():
-                typer.echo(f"{name:8} {text}")
-            return
-        with stop:  # before this, while images are read, a signal ends the command at once
-            _follow(search, out, tensorboard=tensorboard)
-            if search.stopped:
-                notify(f"stopped and saved; go on with: deepaa search --resume {out}")
-                raise typer.Exit(stop.exit_code or 143)
-            if is_main():
-                show_policy(search, out)
-                if verify_epochs is not None:
-                    _verify(request, search, out, verify_epochs, stop)
+def _sizes(splits: str) -> tuple[int, int, int]:
+    parts = splits.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise ValueError(f"--splits should be three numbers, as 4000,1000,1000, got {splits!r}")
+    return int(parts[0]), int(parts[1]), int(parts[2])
 
 
-def _follow(search: PolicySearch, out: Path, *, tensorboard: bool) -> None:
-    """Run the search to its end and show its records as they come."""
-    from deepaa.distributed import is_main
-    from deepaa.runs import FOLDER, TensorBoardLog
-    from deepaa.search import SearchProgress
-
-    log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
-    progress = SearchProgress(search)
-    try:
-        for record in search:
-            progress(record)
-            if log is not None:
-                log.add(record)
-    finally:
-        progress.clear()
-        if log is not None:
-            log.close()
+def _depth(text: str) -> int | None:
+    if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
+    return None if text == "auto" else int(text)
 
 
 def _advise(request: SearchRequest, search: PolicySearch) -> None:
@@ -285,32 +201,73 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
+def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
+    """Run the search, show its records as they come, and print the policy in the end."""
+    from deepaa.distributed import is_main
+    from deepaa.runs import FOLDER, TensorBoardLog, notify
+    from deepaa.search import SearchProgress
+
+    log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
+    progress = SearchProgress(search)
+    try:
+        for record in search:
+            progress(record)
+            if log is not None:
+                log.add(record)
+    finally:
+        progress.clear()
+        if log is not None:
+            log.close()
+    if search.stopped:
+        notify(f"stopped and saved; go on with: deepaa search --resume {out}")
+        raise typer.Exit(stop.exit_code or 143)
+    if is_main():
+        _print_policy(search, out)
+
+
+def _print_policy(search: PolicySearch, out: Path) -> None:
+    """Print the policy, where it is, and how to use it; write a picture of it."""
+    from deepaa.report import policy_lines, policy_table, preview_grid
+    from deepaa.runs import notify
+
+    path, picture = out / "policy.json", out / "preview.png"
+    if not search.policy.depth:
+        notify("no layer helped: the policy changes nothing")
+    console = options.plain_console()
+    for line in policy_lines(policy_table(search.policy, str(path), top=4), console.encoding):
+        console.print(line)
+    images = search.data.images[search.splits.search[:8]]
+    preview_grid(images, search.policy, title="policy").save(picture)
+    typer.echo(
+        f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n"
+        f"a page   deepaa report {out}\n\n{ADVICE.format(path=str(path))}"
+    )
+
+
 def _verify(
-    request: SearchRequest, search: PolicySearch, out: Path, epochs: int, stop: StopRequest
+    request: SearchRequest, search: PolicySearch, out: Path, epochs: int | None, stop: StopRequest
 ) -> None:
-    from deepaa.cli.search_results import show_trial
-    from deepaa.runs import StopAskedError, notify
+    """Train shortly with the policy and others, print a table of it, and keep it in a file."""
+    from deepaa.runs import StopAskedError, notify, write_json
     from deepaa.search import run_trial, trial_images
 
     assert request.data is not None
     trial = trial_images(search, request.data.load_test())
-    epochs = epochs or trial.default_epochs
+    epochs, count = epochs or trial.default_epochs, len(trial.test_labels)
+    typer.echo(
+        f"\n{epochs} epochs on {len(trial.labels):,} images, accuracy on {count:,} "
+        f"{trial.test_name}:\n\n{'':16}{'accuracy':>10}{'loss':>8}{'seconds':>9}"
+    )
+    rows: list[dict[str, Any]] = []
     try:
-        show_trial(run_trial(search, trial, epochs, lambda: stop.requested), trial, epochs, out)
+        for result in run_trial(search, trial, epochs, lambda: stop.requested):
+            rows.append(result._asdict())
+            accuracy = f"{100 * result.accuracy:.1f} %"
+            typer.echo(f"{result.name:16}{accuracy:>10}{result.loss:8.3f}{result.seconds:9.0f}")
     except StopAskedError:
         again = f"deepaa search --resume {out} --verify"
         notify(f"stopped; the policy is there, compare it with: {again}")
         raise typer.Exit(stop.exit_code) from None
-
-
-def _sizes(splits: str) -> tuple[int, int, int]:
-    parts = splits.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
-        raise ValueError(f"--splits should be three numbers, as 4000,1000,1000, got {splits!r}")
-    return int(parts[0]), int(parts[1]), int(parts[2])
-
-
-def _depth(text: str) -> int | None:
-    if text != "auto" and not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"--layers takes a number from 1, or auto, got {text!r}")
-    return None if text == "auto" else int(text)
+    typer.echo(CAUTION)
+    report = {"epochs": epochs, "train": len(trial.labels), "test": count, "results": rows}
+    write_json(out / "verify.json", report)

@@ -1,8 +1,8 @@
-"""How `deepaa train` runs: experiments, run folders, seeds, and how the command ends."""
+"""How `deepaa train` runs, and what it prints: progress on stderr, the rest on stdout."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,29 +10,43 @@ from pathlib import Path
 import torch
 import typer
 
-from deepaa import distributed
-from deepaa.cli.train_output import TrainProgress, print_forecast, print_results
-from deepaa.distributed import run_on_all, run_on_main
+from deepaa.data import batch_sizes
+from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.runs import (
     FOLDER,
     POLICY,
+    ProgressLine,
     Run,
     StopRequest,
     TensorBoardLog,
     check_folder,
+    duration,
     notify,
     open_in_main,
 )
 from deepaa.train import (
+    ENOUGH,
     PLACES,
+    RECIPES,
+    RESULTS,
     SCANS,
+    EpochRecord,
     Experiment,
+    Recipe,
+    SeedFailure,
     SeedRequest,
+    SeedResult,
     TrainingRun,
     TrainRequest,
     build_experiment,
+    percent,
+    summary,
     train_side_by_side,
+    weights_name,
 )
+
+MOST_NAMED = 12
+"""Seeds that a forecast names; of more, only the first."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +57,14 @@ class RunOptions:
     """The folder of the only run, or the one that holds those of several policies."""
     seeds: SeedRequest
     """Those that every run gets."""
-    parallel: int = 1
-    workers: int | None = None
-    checkpoint_seconds: float = 60.0
-    download: bool = False
-    tensorboard: bool = False
-    scan: bool = True
+    parallel: int
+    workers: int | None
+    checkpoint_seconds: float
+    download: bool
+    tensorboard: bool
+    scan: bool
     """Whether files that are decoded in every epoch are all decoded once before."""
-    dry_run: bool = False
+    dry_run: bool
 
 
 def run_trainings(
@@ -61,39 +75,46 @@ def run_trainings(
     What is wrong with any of them is said before a folder is made.
     """
     experiments = run_on_all(lambda: _experiments(requests, options, device))
-    folders = [request.folder for request in requests]
     if options.dry_run:
-        seeds = run_on_main(lambda: _previewed_seeds(folders, experiments, options))
-        for experiment, its in zip(experiments, seeds or (), strict=False):  # in the main process
-            print_forecast(experiment, its)
+        seeds = run_on_main(lambda: _previewed_seeds(experiments, options)) or {}
+        for folder, its in seeds.items():  # in the main process
+            _print_forecast(experiments[folder], its)
         return
     with StopRequest() as stop, ExitStack() as opened:
-        runs = [
-            _open(experiment, folder, options, opened)
-            for experiment, folder in zip(experiments, folders, strict=True)
-        ]
+        runs: dict[Path, Run | None] = {}
+        for folder, experiment in experiments.items():
+            runs[folder] = run = _open(folder, experiment, options)
+            if run is not None:
+                opened.enter_context(run)
         if len(runs) > 1:  # none gets new seeds unless all can
-            for run in runs:
+            for run in runs.values():
                 options.seeds.add_to(run, remember=False)
         trainings = {
             "" if folder == options.out else folder.name: _training_run(
-                experiment, run, options, stop
+                experiments[folder], run, options, stop
             )
-            for experiment, folder, run in zip(experiments, folders, runs, strict=True)
+            for folder, run in runs.items()
         }
         _train(trainings, options)
         if any(training.stopped for training in trainings.values()):
-            notify(_how_to_resume(trainings.values(), options))
+            again = f"deepaa train --resume {options.out}"
+            again += f" --parallel {options.parallel}" if options.parallel > 1 else ""
+            saved = "; whole epochs are saved, one in work is lost; go on with:"
+            if not any(training.has_state for training in trainings.values()):
+                saved = " before an epoch ended: only the settings are saved; begin with:"
+            notify(f"stopped{saved} {again}")
             raise typer.Exit(stop.exit_code or 143)
-        print_results(trainings, options.out)
+        if is_main():
+            _print_results(trainings, options.out)
         _raise_failures(trainings)
 
 
 def _experiments(
     requests: Sequence[TrainRequest], options: RunOptions, device: torch.device
-) -> list[Experiment]:
+) -> dict[Path, Experiment]:
+    """What is trained in each folder, checked as far as possible."""
     options.seeds.check()
-    experiments: list[Experiment] = []
+    experiments: dict[Path, Experiment] = {}
     for request in requests:
         # how many images there are depends on the scan where bad files are skipped
         is_needed = request.data.on_bad_image == "skip" or not options.dry_run
@@ -103,39 +124,36 @@ def _experiments(
             download=options.download,
             workers=options.workers,
             scan=options.scan and is_needed,
-            like=experiments[0] if experiments else None,
+            like=next(iter(experiments.values()), None),
         )
         streams = experiment.request is not None and experiment.request.stream
-        if options.parallel > 1 and (streams or distributed.world_size() > 1):
+        if options.parallel > 1 and (streams or world_size() > 1):
             reason = "--stream" if streams else "several processes"
             raise ValueError(f"--parallel {options.parallel} does not go with {reason}")
         experiment.check()
-        experiments.append(experiment)
+        experiments[request.folder] = experiment
     return experiments
 
 
 def _previewed_seeds(
-    folders: Sequence[Path], experiments: Sequence[Experiment], options: RunOptions
-) -> list[list[int]]:
+    experiments: Mapping[Path, Experiment], options: RunOptions
+) -> dict[Path, list[int]]:
     """The seeds each run would train; what the folders would refuse is refused here too."""
-    for folder, experiment in zip(folders, experiments, strict=True):
+    for folder, experiment in experiments.items():
         check_folder(folder, experiment.identity_in(folder))
-    return [options.seeds.preview(folder) for folder in folders]
+    return {folder: options.seeds.preview(folder) for folder in experiments}
 
 
-def _open(
-    experiment: Experiment, folder: Path, options: RunOptions, opened: ExitStack
-) -> Run | None:
-    config = run_on_main(lambda: experiment.identity_in(folder))
-    run = open_in_main(folder, config or {}, resume=options.seeds.resume)
-    if run is not None:
-        opened.callback(run.close)
-    return run
+def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | None:
+    """The run folder, in the main process alone; what is wrong with it is raised in all."""
+    config = run_on_main(lambda: experiment.identity_in(folder)) or {}
+    return open_in_main(folder, config, resume=options.seeds.resume)
 
 
 def _training_run(
     experiment: Experiment, run: Run | None, options: RunOptions, stop: StopRequest
 ) -> TrainingRun:
+    """The training of an experiment's seeds, after the folder has got what a later call needs."""
     seeds = options.seeds.add_to(run)
     if run is not None and experiment.request is not None:
         experiment.policy.save(run.folder / POLICY)
@@ -154,29 +172,45 @@ def _training_run(
 
 def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:
     """Train all seeds, and show and log what they do."""
-    progress = TrainProgress(trainings, options.parallel)
+    runs = list(trainings.values())
+    names = {id(run): f"{name}: " if name else "" for name, run in trainings.items()}
+    line = ProgressLine()
     with ExitStack() as opened:
-        opened.callback(progress.clear)
+        opened.callback(line.clear)
         logs = {
-            id(training): opened.enter_context(
-                closing(TensorBoardLog(training.run.folder / FOLDER))
-            )
-            for training in trainings.values()
-            if options.tensorboard and training.run is not None
+            id(its): opened.enter_context(closing(TensorBoardLog(its.run.folder / FOLDER)))
+            for its in runs
+            if options.tensorboard and its.run is not None
         }
-        for training, event in train_side_by_side(list(trainings.values()), options.parallel):
-            progress.show(training, event)
+        for training, event in train_side_by_side(runs, options.parallel):
+            seed = f"{names[id(training)]}seed {event.seed}"
+            if isinstance(event, SeedFailure):
+                line.clear()
+                if sum(len(run.seeds) for run in runs) > 1:  # the only one is the command's error
+                    line.message(f"{seed} failed, the others go on")
+            elif isinstance(event, SeedResult):
+                line.message(f"{seed} done: test accuracy {100 * event.accuracy:.2f} %")
+            else:
+                epochs = training.experiment.config.epochs
+                pending = sum(len(run.pending) for run in runs)
+                text = _epoch_text(event.record, epochs, pending, options.parallel)
+                line.update(f"{seed}  {text}", always=event.record.epoch + 1 == epochs)
             if id(training) in logs:
                 logs[id(training)].add(event)
 
 
-def _how_to_resume(trainings: Iterable[TrainingRun], options: RunOptions) -> str:
-    again = f"deepaa train --resume {options.out}"
-    if options.parallel > 1:
-        again += f" --parallel {options.parallel}"
-    if any(training.has_state for training in trainings):
-        return f"stopped; whole epochs are saved, one in work is lost; go on with: {again}"
-    return f"stopped before an epoch ended: only the settings are saved; begin with: {again}"
+def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -> str:
+    """Where a training is; of networks that are not done, `parallel` are trained at once."""
+    together = min(parallel, pending)
+    rounds = -(-(pending - together) // parallel)  # after those that are trained now
+    left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
+    rate = together * record.images / max(record.seconds, 1e-9)
+    in_all = f" of {together} networks" if together > 1 else ""
+    return (  # a narrow terminal cuts off the end, which is what is missed least
+        f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
+        f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
+        f"{rate:,.0f} images/s{in_all}"
+    )
 
 
 def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
@@ -186,8 +220,130 @@ def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
         for name, training in trainings.items()
         for failure in sorted(training.failures)
     ]
-    if failed and not distributed.is_main():
+    if failed and not is_main():
         raise typer.Exit(2)  # the main process says why
     if failed:
         several = f"{len(failed)} seeds failed, the first: " if len(failed) > 1 else ""
         raise FloatingPointError(f"{several}{failed[0]}")
+
+
+# Results
+
+
+def _print_results(trainings: Mapping[str, TrainingRun], out: Path) -> None:
+    """Print a table of all seeds of the run, or of all runs, with means and their intervals."""
+    alone = trainings.get("")
+    least = _print_runs(trainings, out) if alone is None else _print_seeds(alone, out)
+    if 0 < least < ENOUGH:
+        typer.echo(
+            f"\nSeeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
+            "called better than another."
+        )
+
+
+def _print_seeds(training: TrainingRun, out: Path) -> int:
+    """Print every seed of a run; returns how many have a result."""
+    results = sorted(training.results)
+    rate = "images/s" if all(r.parallel == 1 for r in results) else "images/s each"
+    if results:
+        typer.echo(f"{'seed':>8}{'accuracy':>12}{'loss':>9}{'epochs':>8}{'time':>9}{rate:>15}")
+    for r in results:
+        typer.echo(
+            f"{r.seed:8}{100 * r.accuracy:10.2f} %{r.loss:9.4f}{r.epochs:8}"
+            f"{duration(r.seconds):>9}{r.images_per_second:15,.0f}"
+        )
+    for failure in sorted(training.failures):
+        tested = failure.epoch == training.experiment.config.epochs
+        where = "the test" if tested else f"epoch {failure.epoch + 1}"
+        typer.echo(f"{failure.seed:8}      failed in {where}")
+    if results:
+        count, found = len(results), summary([result.accuracy for result in results])
+        seeds = "1 seed, so no interval" if count == 1 else f"{count} seeds, 95 % confidence"
+        weights = weights_name("*" if count > 1 else results[0].seed)
+        mean = f"\nmean    {percent(found)} % ({seeds})\n"
+        typer.echo(f"{mean}results {out / RESULTS}\nweights {out / weights}")
+    return len(results)
+
+
+def _print_runs(trainings: Mapping[str, TrainingRun], out: Path) -> int:
+    """Print a line for each run; returns the least number of seeds that one of them has."""
+    width = max(len("policy"), *map(len, trainings))
+    typer.echo(f"{'policy':{width}}{'seeds':>7}{'accuracy in %':>18}   each seed")
+    counts = []
+    for name, training in trainings.items():
+        values = [result.accuracy for result in sorted(training.results)]
+        counts.append(len(values))
+        mean = percent(summary(values)) if values else "-"
+        each = " ".join(f"{100 * value:.2f}" for value in values)
+        failed = f" ({len(training.failures)} failed)" if training.failures else ""
+        typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
+    typer.echo(f"\nresults {out / '*' / RESULTS} (+-: 95 % confidence)")
+    if any(counts):
+        typer.echo(f"weights {out / '*' / weights_name('*')}")
+    return min(counts)
+
+
+# What could be trained
+
+
+def print_recipes() -> None:
+    """Print every recipe with its settings, and the command that trains it."""
+    for recipe in RECIPES.values():
+        train = recipe.train
+        batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
+        typer.echo(
+            f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
+            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
+            f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known:"
+        )
+        for line in _published(recipe):
+            typer.echo(f"      {line}")
+
+
+def _published(recipe: Recipe) -> list[str]:
+    """The published accuracies, as the sources give them: 96.1, or 97.56 +- 0.14."""
+    lines = []
+    for policy, accuracy, source, interval in recipe.expected:
+        digits = 1 if interval is None and round(accuracy, 1) == accuracy else 2
+        margin = "" if interval is None else f" +- {interval:.2f}"
+        lines.append(f"{policy} {accuracy:.{digits}f}{margin} % ({source})")
+    return lines
+
+
+def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
+    """Print what would be trained, with which seeds, and how long it would take."""
+    from deepaa.report import plural  # loads rich
+
+    images, config, policy = experiment.images.facts(), experiment.config, experiment.policy
+    weights = sum(p.numel() for p in experiment.make_model(0).parameters())
+    shape = " x ".join(map(str, images["shape"]))
+    sizes = batch_sizes(images["train_images"], config.batch)
+    passes = config.epochs * sum(sizes) * config.copies
+    name = experiment.request.policy.name if experiment.request is not None else "policy"
+    falls = "a cosine"
+    if config.schedule != "cosine":
+        listed = ", ".join(f"{m:g}" for m in config.milestones)
+        falls = f"steps at {listed}" if listed else "as it is"
+    lines = {
+        "data": f"{images['data']}: {images['train_images']:,} images of {shape}, "
+        f"{images['classes']} classes",
+        "test": f"{images['test_images']:,} images, {images['test']}",
+        "policy": f"{name}: {plural(policy.depth, 'layer')} over "
+        f"{plural(len(policy.table), 'transformation')}",
+        "network": f"{experiment.model_name}: {weights:,} weights on {experiment.device}",
+        "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
+        f"{plural(max(sizes), 'image')} x {config.copies} in each",
+        "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {falls}; "
+        f"weight decay {config.weight_decay:g}",
+        "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",
+        "passes": f"{passes:,} images through the network for each seed",
+    }
+    if (rate := experiment.measured_rate()) is not None:
+        lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
+    named = ", ".join(map(str, seeds[:MOST_NAMED])) + (", ..." if len(seeds) > MOST_NAMED else "")
+    lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
+    if (recipe := experiment.recipe) is not None:
+        whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"
+        lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
+    for label, text in lines.items():
+        typer.echo(f"{label:8} {text}")

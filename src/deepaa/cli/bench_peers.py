@@ -9,15 +9,25 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from deepaa.ops import apply_batch, apply_torch, run_pil, sample_key
+from deepaa.ops import Apply, apply_batch, apply_torch, run_pil, sample_key, tensor_to_pil
 from deepaa.policy import Policy
 
 PER_IMAGE = {"cpu": 512, "cuda": 64}
 """Images in a call for those that take one at a time, whose rate does not depend on the batch."""
+
+
+FORMS: dict[str, Callable[[Tensor], Any]] = {
+    "PIL": lambda images: [tensor_to_pil(image) for image in images],
+    "uint8 tensor": lambda images: list(images.contiguous().unbind()),
+    "uint8 array": lambda images: list(images.permute(0, 2, 3, 1).contiguous().numpy()),
+    "uint8 batch": lambda images: images.contiguous(),
+    "float batch": lambda images: images.float() / 255,
+}
 
 
 class Made(NamedTuple):
@@ -45,54 +55,18 @@ class Contestant(NamedTuple):
         """Whether it is called once per image rather than once per batch."""
         return not self.takes.endswith("batch")
 
+    def prepare(self, images: Tensor) -> Any:
+        """uint8 (N, C, H, W) in the form that it takes, on the same device; never timed."""
+        return FORMS[self.takes](images)
 
-# Inputs
-
-
-def _pil_images(images: Tensor) -> list[Any]:
-    from deepaa.ops import tensor_to_pil
-
-    return [tensor_to_pil(image) for image in images]
-
-
-FORMS: dict[str, Callable[[Tensor], Any]] = {
-    "PIL": _pil_images,
-    "uint8 tensor": lambda images: list(images.contiguous().unbind()),
-    "uint8 array": lambda images: list(images.permute(0, 2, 3, 1).contiguous().numpy()),
-    "uint8 batch": lambda images: images.contiguous(),
-    "float batch": lambda images: images.float() / 255,
-}
+    def augment(self, made: Made, inputs: Any) -> Any:
+        """The augmented inputs: a batch for a batch, else a list."""
+        return [made.run(image) for image in inputs] if self.one_at_a_time else made.run(inputs)
 
 
-def prepare(contestant: Contestant, images: Tensor) -> Any:
-    """uint8 (N, C, H, W) in the form the contestant takes, on the same device; never timed."""
-    return FORMS[contestant.takes](images)
-
-
-def run_once(contestant: Contestant, made: Made, inputs: Any) -> Any:
-    """The augmented inputs: a batch for a batch, else a list."""
-    if contestant.one_at_a_time:
-        return [made.run(image) for image in inputs]
-    return made.run(inputs)
-
-
-# Ours
-
-
-def _deepaa_batch(policy: Policy) -> Made:
+def _deepaa(apply: Apply, policy: Policy) -> Made:
     def run(images: Tensor) -> Tensor:
-        draw = policy.sample(len(images), device=images.device)
-        return apply_batch(images, draw, policy.table)
-
-    return Made(run, policy.depth)
-
-
-def _deepaa_torch(policy: Policy) -> Made:
-    """What serves without a C compiler or Triton."""
-
-    def run(images: Tensor) -> Tensor:
-        draw = policy.sample(len(images), device=images.device)
-        return apply_torch(images, draw, policy.table)
+        return apply(images, policy.sample(len(images), device=images.device), policy.table)
 
     return Made(run, policy.depth)
 
@@ -107,20 +81,11 @@ def _deepaa_pil(policy: Policy) -> Made:
     return Made(run, policy.depth)
 
 
-# Peers
-
-
-def _torchvision_rand(_: Policy) -> Made:
+def _torchvision(name: str, _: Policy, **options: int) -> Made:
     from torchvision.transforms import v2
 
-    transform = v2.RandAugment(num_ops=2, magnitude=9)
-    return Made(transform, transform.num_ops)
-
-
-def _torchvision_trivial(_: Policy) -> Made:
-    from torchvision.transforms import v2
-
-    return Made(v2.TrivialAugmentWide(), 1)
+    transform = getattr(v2, name)(**options)
+    return Made(transform, getattr(transform, "num_ops", 1))
 
 
 def _kornia(_: Policy) -> Made:
@@ -172,18 +137,21 @@ def _albumentations(_: Policy) -> Made:
 
 
 _CPU, _BOTH = ("cpu",), ("cpu", "cuda")
+_BATCH, _TORCH = partial(_deepaa, apply_batch), partial(_deepaa, apply_torch)
 OURS: tuple[Contestant, ...] = (
-    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BOTH, _deepaa_batch),
-    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _BOTH, _deepaa_torch),
+    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BOTH, _BATCH),
+    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _BOTH, _TORCH),
     Contestant("deepaa PIL", "deepaa", "PIL", "image", _CPU, _deepaa_pil),
 )
 _RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
+_MAKE_RAND = partial(_torchvision, "RandAugment", num_ops=2, magnitude=9)
+_MAKE_TRIVIAL = partial(_torchvision, "TrivialAugmentWide")
 PEERS: tuple[Contestant, ...] = (
-    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _torchvision_rand),
-    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _torchvision_rand),
-    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _torchvision_rand),
-    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _torchvision_trivial),
-    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _torchvision_trivial),
+    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _MAKE_RAND),
+    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_RAND),
+    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _MAKE_RAND),
+    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _MAKE_TRIVIAL),
+    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_TRIVIAL),
     Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia),
     Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm),
     Contestant(
@@ -193,10 +161,16 @@ PEERS: tuple[Contestant, ...] = (
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
 
 
+def chosen_libraries(text: str) -> list[str]:
+    """The libraries of a text like `timm,kornia`, or all or none."""
+    given = [name.strip() for name in text.split(",")]
+    names = {"all": list(LIBRARIES), "none": []}.get(text, given)
+    if unknown := [name for name in names if name not in LIBRARIES]:
+        raise ValueError(f"no peer {unknown[0]!r}; choose from {', '.join(LIBRARIES)}")
+    return names
+
+
 def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
     """Ours and the peers of the named libraries that run on `device`."""
-    for name in peers:
-        if name not in LIBRARIES:
-            raise ValueError(f"no peer {name!r}; choose from {', '.join(LIBRARIES)}")
     chosen = (*OURS, *(peer for peer in PEERS if peer.library in peers))
     return [contestant for contestant in chosen if device in contestant.devices]

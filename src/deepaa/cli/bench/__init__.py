@@ -1,1 +1,0 @@
-"""`deepaa bench ops`: how fast images are augmented, beside other libraries."""

@@ -1,0 +1,255 @@
+"""The commands that look at policies or write them: show, policies, preview, compare, convert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from deepaa.cli import options
+from deepaa.cli.options import NOTHING, POLICY_HELP
+
+if TYPE_CHECKING:
+    from deepaa.policy import Policy
+
+PolicyName = Annotated[str, typer.Argument(metavar="POLICY", help=POLICY_HELP)]
+ShownData = Annotated[
+    Path | None,
+    typer.Option(
+        help="A folder of images (folders inside it count), one image, or a .npz file with "
+        "uint8 images. Default: CIFAR-10 images that come with the package."
+    ),
+]
+Images = Annotated[int, typer.Option(min=1, max=100, help="Images, side by side.")]
+Draws = Annotated[int, typer.Option(min=1, max=100, help="Draws of each image.")]
+FIGURES = (".png", ".svg", ".pdf", ".html")
+
+
+def show(
+    policy: PolicyName,
+    as_json: options.AsJson = False,
+    top: Annotated[int, typer.Option(min=1, help="Operations to list per layer.")] = 6,
+    epoch: options.Epoch = 0,
+    operations: options.OwnOperations = NOTHING,
+) -> None:
+    """Show what a policy does.
+
+    Per layer: the most frequent operations with their probabilities and magnitudes, and how
+    uncertain the choice is (entropy; perplexity is the number of equally likely transformations
+    with that entropy). Then how often an image meets each operation.
+    """
+    from deepaa.report import policy_lines, policy_table
+
+    table = policy_table(_load(policy, operations), policy, epoch, top)
+    if as_json:
+        options.print_json(table)
+        return
+    console = options.plain_console()
+    for line in policy_lines(table, console.encoding):
+        console.print(line)
+
+
+def policies() -> None:
+    """List the policies that have a name."""
+    from rich.table import Column, Table
+
+    from deepaa.policy import FORMS, GENERATED, load_policy, policy_names
+
+    grid = Table.grid(Column(style="bold cyan", no_wrap=True), Column(), padding=(0, 2, 0, 0))
+    for name in policy_names():
+        if name in GENERATED:
+            text = GENERATED[name].description
+        else:
+            loaded = load_policy(name)
+            text = loaded.info.get("description", _size_of(loaded))
+        grid.add_row(name, text)
+    for form, text in FORMS.items():
+        grid.add_row(form, text)
+    options.plain_console().print(grid)
+
+
+def preview(
+    policy: PolicyName,
+    out: Annotated[Path, typer.Option(help="The picture to write, for example grid.png.")],
+    data: ShownData = None,
+    images: Images = 8,
+    draws: Draws = 4,
+    seed: options.DrawSeed = 0,
+    size: options.ShownSize = None,
+    epoch: options.Epoch = 0,
+    operations: options.OwnOperations = NOTHING,
+) -> None:
+    """Draw a picture of a policy at work: originals on top, augmented versions below."""
+    from deepaa.data import load_images
+    from deepaa.report import preview_grid
+
+    _check_picture(out, "--out")
+    loaded = _load(policy, operations)
+    originals = load_images(data, images, size)
+    grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
+    grid.save(out)
+    n, _, height, width = originals.shape
+    typer.echo(f"wrote {out}: {n} images of {width} x {height}, {draws} draws each")
+
+
+def compare(
+    policies: Annotated[
+        list[str], typer.Argument(metavar="POLICY...", help=f"Two or more. {POLICY_HELP}")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A figure of the operations and their magnitudes: .png, .svg or .pdf; .html is a "
+            "page with samples and tables as well."
+        ),
+    ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="A picture of the same images under each policy, such as samples.png."),
+    ] = None,
+    as_json: options.AsJson = False,
+    data: ShownData = None,
+    images: Images = 4,
+    draws: Draws = 3,
+    seed: options.DrawSeed = 0,
+    size: options.ShownSize = None,
+    space: Annotated[
+        options.SpaceChoice,
+        typer.Option(
+            help="The default augmentation of methods that run on one, and the ranges of names "
+            "that have both."
+        ),
+    ] = options.SpaceChoice.cifar,
+    epoch: options.Epoch = 0,
+    operations: options.OwnOperations = NOTHING,
+) -> None:
+    """Compare policies: how often each operation comes, how strong, and how far they are apart.
+
+    Each policy is taken as its authors run it: methods that were published on top of crop, flip and
+    cutout get these, and published files are mirrored.
+    """
+    if len(policies) < 2:
+        raise ValueError(f"compare takes two policies or more, got only {policies[0]}")
+    import deepaa.report as report
+    from deepaa.data import load_images
+    from deepaa.ops import import_operations
+    from deepaa.runs import write_file
+
+    kind = "" if out is None else out.suffix.lower()
+    if out is not None and kind not in FIGURES:
+        raise ValueError(f"--out {out}: unknown kind of figure; use {', '.join(FIGURES)}")
+    options.check_place(out, "figure.png")
+    if out is not None and kind != ".html":
+        report.check_formats([kind[1:]])
+    if samples is not None:
+        _check_picture(samples, "--samples")
+    known: Any = space.value
+    entries = report.load_entries(policies, import_operations(operations), space=known, epoch=epoch)
+    found = report.compare_policies(entries, space=known)
+    picture = None
+    if samples is not None or kind == ".html":
+        picture = report.comparison_grid(load_images(data, images, size), entries, draws, seed)
+    if out is not None and kind == ".html":
+        write_file(out.resolve(), report.comparison_page(found, picture).encode())
+    elif out is not None:
+        write_file(out.resolve(), report.figure_bytes(report.plot_comparison(found), kind[1:]))
+    if samples is not None and picture is not None:
+        picture.save(samples)
+    if as_json:
+        options.print_json(found)
+        return
+    console = options.plain_console()
+    for line in report.comparison_lines(found):
+        console.print(line)
+    if written := [str(path) for path in (out, samples) if path is not None]:
+        typer.echo(f"\nwrote {' and '.join(written)}")
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="A policy: a name or a file.")],
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OUT",
+            help="The file to write: .json, or with --to a Python file, which is printed without "
+            "OUT. albumentations also has .json and .yaml files of its own.",
+        ),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIBRARY",
+            help="Write a pipeline of another library instead: albumentations, kornia or "
+            "torchvision. It does not need this package; where its pixels differ is said.",
+        ),
+    ] = None,
+    symmetric: Annotated[
+        bool,
+        typer.Option(
+            "--symmetric",
+            help="Make m and -m equally likely for shear, translate and rotate, as the authors' "
+            "evaluation does.",
+        ),
+    ] = False,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=16384,
+            help="With --to albumentations: side of the images in pixels, for resized_crop and "
+            "for shifts by the right whole pixels.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace OUT if it exists.")] = False,
+    operations: options.OwnOperations = NOTHING,
+) -> None:
+    """Write any readable policy as this package's JSON, or as a pipeline of another library."""
+    if size is not None and to != "albumentations":
+        raise ValueError("--size goes with --to albumentations")
+    if out is None and to is None:
+        raise ValueError("convert needs OUT, the file to write")
+    if out is not None and out.exists() and not force:
+        raise ValueError(f"{out} exists; add --force to replace it")
+    from deepaa.export import LEAST, export_policy, pipeline_source
+    from deepaa.report import plural
+
+    loaded = _load(source, operations)
+    written = loaded.symmetric() if symmetric else loaded
+    if out is None:
+        typer.echo(pipeline_source(written, str(to), name=source, size=size), nl=False)
+        return
+    if to is None:
+        written.save(out)
+        wrote = _size_of(written)
+    else:
+        done = export_policy(written, out, to, name=source, size=size)
+        if done.differences:
+            typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
+        left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
+        layers = plural(done.layers, "layer")
+        wrote = f"{to}, {layers}, {done.rows} transformations in all{left_out}"
+    typer.echo(f"read {source}: {_size_of(loaded)}")
+    typer.echo(f"wrote {out}: {wrote}{', symmetric' if symmetric else ''}")
+
+
+def _load(source: str, operations: list[str]) -> Policy:
+    from deepaa.ops import import_operations
+    from deepaa.policy import load_policy
+
+    return load_policy(source, import_operations(operations))
+
+
+def _size_of(policy: Policy) -> str:
+    """`6 layers over 139 transformations`."""
+    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
+    return f"{layers} over {len(policy.table)} transformations"
+
+
+def _check_picture(path: Path, option: str) -> None:
+    """Refuse a name that no picture can be written to, before it is drawn."""
+    from PIL import Image
+
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise ValueError(f"{option} {path}: unknown kind of picture; use a name like grid.png")
+    options.check_place(path, "grid.png", option)
