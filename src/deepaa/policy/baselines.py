@@ -14,7 +14,7 @@ import torch
 
 from deepaa.ops import CIFAR, IMAGENET, PIXEL, Operation, Row, Space, Table
 from deepaa.policy.policy import IDENTITY, Policy
-from deepaa.policy.stages import Chain, Layers
+from deepaa.policy.stages import Chain
 
 SpaceName = Literal["cifar", "imagenet"]
 SPACES: Mapping[str, Space] = {"cifar": CIFAR, "imagenet": IMAGENET}
@@ -111,8 +111,7 @@ def _mixture(parts: Sequence[Levels]) -> dict[Row, float]:
 
 
 def _layers(rows: Mapping[Row, float], count: int) -> Policy:
-    layer = torch.tensor(list(rows.values()), dtype=torch.float64)
-    return Policy(Table(rows), Layers(layer.expand(count, -1)))
+    return Policy.repeated(Table(rows), list(rows.values()), count)
 
 
 def rand_augment(n: int = 2, m: int = 9, space: SpaceName = "cifar") -> Policy:

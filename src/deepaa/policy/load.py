@@ -154,11 +154,8 @@ _SHIPPED: Traversable = files("deepaa.policy").joinpath("shipped")
 
 def shipped_policies() -> dict[str, Traversable]:
     """The policy files that come with the package, by name."""
-    return {
-        entry.name.removesuffix(".json"): entry
-        for entry in _SHIPPED.iterdir()
-        if entry.name.endswith(".json")
-    }
+    entries = [entry for entry in _SHIPPED.iterdir() if entry.name.endswith(".json")]
+    return {entry.name.removesuffix(".json"): entry for entry in entries}
 
 
 def policy_names() -> tuple[str, ...]:

@@ -304,8 +304,8 @@ class Policy:
     # Ready-made
 
     @classmethod
-    def _repeated(cls, space: Space | Table, shares: Sequence[float], layers: int) -> Policy:
-        """The layer of these probabilities, several times."""
+    def repeated(cls, space: Space | Table, shares: Sequence[float], layers: int) -> Policy:
+        """Each layer has these probabilities, one for each row."""
         if layers < 0:
             raise ValueError(f"a policy cannot have {layers} layers")
         layer = torch.tensor(shares, dtype=torch.float64)
@@ -314,14 +314,14 @@ class Policy:
     @classmethod
     def uniform(cls, space: Space | Table, layers: int) -> Policy:
         """Every transformation equally likely in each layer."""
-        return cls._repeated(space, [1 / len(space)] * len(space), layers)
+        return cls.repeated(space, [1 / len(space)] * len(space), layers)
 
     @classmethod
     def trivial(cls, space: Space | Table, layers: int) -> Policy:
         """DeepTA: in each layer an operation uniformly, then one of its levels uniformly."""
         operations = [row.operation for row in _table(space).rows]
         levels = Counter(operations)
-        return cls._repeated(space, [1 / (len(levels) * levels[op]) for op in operations], layers)
+        return cls.repeated(space, [1 / (len(levels) * levels[op]) for op in operations], layers)
 
     @classmethod
     def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:
@@ -330,7 +330,7 @@ class Policy:
         place = _table(space).identity
         if place is None:
             raise ValueError("this space has no identity operation")
-        return cls._repeated(space, [float(i == place) for i in range(len(space))], layers)
+        return cls.repeated(space, [float(i == place) for i in range(len(space))], layers)
 
     @classmethod
     def always(cls, *operations: Operation) -> Policy:
