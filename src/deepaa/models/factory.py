@@ -212,17 +212,15 @@ def _names(library: str) -> list[str]:
 
 def _from_library(library: str, name: str, classes: int, channels: int) -> nn.Module:
     module = importlib.import_module(_LIBRARIES[library])
+    made: nn.Module
     if library == "timm":
-        network = module.create_model(
-            name, num_classes=classes, pretrained=False, in_chans=channels
-        )
+        made = module.create_model(name, num_classes=classes, pretrained=False, in_chans=channels)
     elif channels == 3:
         options = _OPTIONS.get(name, {})
-        network = module.get_model(name, num_classes=classes, weights=None, **options)
+        made = module.get_model(name, num_classes=classes, weights=None, **options)
     else:
         raise ValueError(f"torchvision:{name} takes 3 channels, got {channels}; timm takes any")
-    found: nn.Module = network
-    return found
+    return made
 
 
 # Networks as `--model` and `--weights` name them

@@ -184,16 +184,14 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
 
 
 def _option(value: Value) -> Option:
-    if isinstance(value.value, list):
-        return tuple(_option_number(item) for item in value.items("item"))
-    if value.value is None or isinstance(value.value, bool):
-        return value.value
-    return value.text() if isinstance(value.value, str) else _option_number(value)
-
-
-def _option_number(value: Value) -> int | float:
-    number = value.number()
-    return int(number) if type(value.value) is int else number
+    found: Any = value.value
+    if isinstance(found, str):
+        return value.text()
+    if found is None or isinstance(found, bool):
+        return found
+    for item in value.items("item") if isinstance(found, list) else (value,):
+        item.number()
+    return tuple(found) if isinstance(found, list) else found
 
 
 def _table(operations: Sequence[Operation], rows: Value) -> Table:

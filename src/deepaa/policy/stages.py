@@ -17,6 +17,8 @@ from deepaa.ops import BITS, Row, choice_word, gate_word
 
 Chain = Sequence[tuple[Row, float]]
 """The rows of a chain's slots, and their gates."""
+Numbers = Sequence[Any]
+"""A stage's `constants`, as tensors on a device or as lists."""
 SUM_TOLERANCE = 1e-6
 MAX_SIGNS = 4096
 """Combinations of signs that `symmetric` spells out for one chain."""
@@ -87,16 +89,14 @@ class Layers:
         """The tensors that `choose` needs on a device."""
         return (thresholds(self.probabilities),) if self.depth else ()
 
-    def choose(
-        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
+    def choose(self, choice: Tensor, gate: Tensor, constants: Numbers, identity: int) -> Tensor:
         """The (N, K) rows that the (N, K) random words of its layers choose."""
         if not self.depth:
             return choice
         found = torch.searchsorted(constants[0], choice.T.contiguous(), right=True)
         return found.T.contiguous()
 
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
         """The rows of one key: `choose` in plain Python, without tensors."""
         return [
             bisect_right(steps, choice_word(key, first + k))
@@ -168,15 +168,13 @@ class Chains:
         gates = (self.gates * 2.0**BITS).to(torch.int64)
         return thresholds(self.weights), self.rows, gates
 
-    def choose(
-        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
+    def choose(self, choice: Tensor, gate: Tensor, constants: Numbers, identity: int) -> Tensor:
         """The (N, S) rows of the slots; the first of the (N, S) random words picks the chain."""
         weights, rows, gates = constants
         chain = torch.searchsorted(weights, choice[:, 0].contiguous(), right=True)
         return torch.where(gate < gates[chain], rows[chain], identity)
 
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
         """The rows of one key: `choose` in plain Python, without tensors."""
         weights, rows, gates = lists
         chain = bisect_right(weights, choice_word(key, first))
