@@ -210,9 +210,9 @@ def _phase(phase: Value, table: Table) -> tuple[int, list[Stage]]:
     if len(items) == 1:
         items = [replace(items[0], path=items[0].path[:-1])]
     found: list[Stage] = []
+    depth = 0
     for item in items:
         keys = item.value if isinstance(item.value, dict) else {}
-        depth = sum(stage.depth for stage in found)
         if "chains" in keys:
             (chains,) = item.fields("chains")
             found.append(_chains(chains, depth, table))
@@ -221,6 +221,7 @@ def _phase(phase: Value, table: Table) -> tuple[int, list[Stage]]:
             found.append(_layers(layers, depth, len(table)))
         else:
             raise item.wrong('{"layers": [...]} or {"chains": [...]}')
+        depth += found[-1].depth
     return epoch.integer(0, MAX_INT), found
 
 

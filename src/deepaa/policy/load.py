@@ -94,7 +94,7 @@ def _auto_augment(space: SpaceName = "cifar") -> Policy:
 
 _SPACE, _LAYERS = Parameter("space", tuple(SPACES)), Parameter("layers", range(1, MAX_DEPTH + 1))
 _COUNT, _STRENGTH = Parameter("n", range(1, MAX_DEPTH - 2)), Parameter("m", range(TOP_LEVEL + 1))
-_on_defaults = partial(Generated, defaults=True)
+_on_defaults = partial(Generated, defaults=True)  # published on top of crop, flip and cutout
 GENERATED: Mapping[str, Generated] = {
     "identity": Generated("changes nothing", Policy.identity),
     "none": Generated("no augmentation, the same as identity", Policy.identity),
