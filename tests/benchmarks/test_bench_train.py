@@ -8,7 +8,7 @@ import torch
 from bench_train import _Amount, _config, main, measure_train, set_up, train_time
 
 from deepaa.data.load import load_dataset
-from deepaa.policy.published import compared_policy
+from deepaa.policy.load import compared_policy
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import train_together
 from deepaa.train.step import RecordedStep

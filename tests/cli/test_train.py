@@ -586,7 +586,7 @@ OPERATIONS = [Operation("turn_over", pil=turn_over)]
 def test_policies_with_own_operations_are_trained(command: Any, folder: Path) -> None:
     from deepaa import Policy
     from deepaa.ops.apply import import_operations
-    from deepaa.policy.load import save_policy
+    from deepaa.policy.format import save_policy
 
     (folder / "own_ops.py").write_text(OPERATION)
     own = import_operations(["own_ops:OPERATIONS"])

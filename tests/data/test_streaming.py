@@ -30,9 +30,9 @@ from deepaa.ops.apply import apply_batch
 from deepaa.ops.resized_crop import fallback_box, resized_crop_boxes, shape_grids
 from deepaa.ops.rng import draw_words, hash_int, hash_keys, sample_keys
 from deepaa.ops.space import CIFAR
+from deepaa.policy.load import compared_policy
 from deepaa.policy.policy import Policy
-from deepaa.policy.published import compared_policy
-from deepaa.runs import read_history
+from deepaa.runs.run import read_history
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.evaluation import evaluate, evaluate_streamed

@@ -70,8 +70,7 @@ def make_world(folder: Path) -> None:
 
     from deepaa import CIFAR, Policy
     from deepaa.cli.app import run
-    from tests.policy.test_foreign import authors
-    from tests.policy.test_pba import line, some_numbers
+    from tests.policy.test_foreign import authors, line, some_numbers
 
     for name in ("my_images", "photos"):
         _write_pictures(folder / name)

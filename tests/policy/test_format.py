@@ -1,4 +1,4 @@
-"""policy_json.py: golden files, round trips, operations of one's own."""
+"""The file format: golden files, round trips, operations of one's own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_text import loads
 from torch import Tensor
 
-from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Table
-from deepaa.policy.load import dumps, load_policy, loads
+from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
+from deepaa.ops.space import BUILTIN
+from deepaa.policy import dumps
+from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.policy.stages import Chains, Layers, Stage
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from policy_text import loads
 
 from deepaa.ops.rng import sample_keys
-from deepaa.ops.space import BUILTIN, CIFAR, Operation
-from deepaa.policy.load import MAX_BYTES, dumps, load_policy, loads
+from deepaa.ops.space import CIFAR, Operation
+from deepaa.ops.space import BUILTIN
+from deepaa.policy import dumps
+from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
+from deepaa.policy.strict_json import MAX_BYTES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy-format.md").read_text("utf-8")

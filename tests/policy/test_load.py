@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from deepaa.ops.space import CIFAR, IMAGENET, Operation
-from deepaa.policy import names
-from deepaa.policy.load import PolicyFileError, dumps, load_policy, policy_names, save_policy
-from deepaa.policy.names import parse_policy_ref, shipped_policies
+from deepaa.policy import PolicyFileError, dumps, load
+from deepaa.policy.format import save_policy
+from deepaa.policy.load import load_policy, parse_policy_ref, policy_names, shipped_policies
 from deepaa.policy.policy import Policy
 
 POLICY = Policy.trivial(CIFAR, 2)
@@ -51,7 +51,7 @@ def test_shipped_policies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "__init__.py").touch()
     save_policy(POLICY, tmp_path / "zeta.json")
     save_policy(Policy.identity(), tmp_path / "alpha.json")
-    monkeypatch.setattr(names, "_SHIPPED", tmp_path)
+    monkeypatch.setattr(load, "_SHIPPED", tmp_path)
     assert policy_names()[:3] == ("alpha", "zeta", "identity")
     assert load_policy("zeta").equals(POLICY)
 
@@ -235,11 +235,11 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     save_policy(Policy.identity(), path)
     code = (
         "import resource, signal, sys\n"
-        "from deepaa.policy.load import load_policy, save_policy\n"
+        "from deepaa.policy import load_policy\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "policy = load_policy('deepta')\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "save_policy(policy, sys.argv[1])\n"
+        "policy.save(sys.argv[1])\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_text import loads
 
 from deepaa.policy import PolicyFileError, dumps, load_policy
-from deepaa.policy.load import loads
 from deepaa.policy.policy import MAX_DEPTH, Policy
 
 

@@ -17,7 +17,7 @@ from deepaa.data.load import LabelledImages
 from deepaa.data.test_split import TrainTest
 from deepaa.distributed import check_device
 from deepaa.models import build_model
-from deepaa.policy.published import compared_policy
+from deepaa.policy.load import compared_policy
 from deepaa.train import experiment as experiment_module
 from deepaa.train.config import TrainConfig
 from deepaa.train.experiment import (

@@ -14,10 +14,8 @@ from torchvision.transforms.v2 import functional as vision
 from deepaa.data import decode_worker as decoding
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
-from deepaa.policy.load import policy_names
-from deepaa.policy.names import GENERATED
+from deepaa.policy.load import GENERATED, compared_policy, policy_names
 from deepaa.policy.policy import Policy
-from deepaa.policy.published import compared_policy
 from deepaa.policy.stages import Chains, Layers
 from deepaa.train.stream_policy import crop_for, crop_rows, device_part, fitted, shrunk
 

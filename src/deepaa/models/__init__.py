@@ -4,9 +4,17 @@ Here belongs what builds, names or copies a network. What trains one is the matt
 `deepaa.train`.
 """
 
-from deepaa.models.custom import is_custom, load_model, state_hash
-from deepaa.models.defaults import SMALL_SIDE, default_model, is_large
-from deepaa.models.factory import build_model
+from deepaa.models.factory import (
+    SMALL_SIDE,
+    Normalize,
+    build_model,
+    channel_statistics,
+    default_model,
+    is_custom,
+    is_large,
+    load_model,
+    state_hash,
+)
 from deepaa.models.frozen import (
     ScaleShift,
     checked_outputs,
@@ -14,7 +22,6 @@ from deepaa.models.frozen import (
     frozen_copy,
     unwrap_compiled,
 )
-from deepaa.models.normalize import Normalize, channel_statistics
 
 __all__ = [
     "SMALL_SIDE",

@@ -1,20 +1,116 @@
-"""Networks by name: those of this package, of torchvision and of timm."""
+"""Networks by name or of a user's function, with normalisation as their first layer.
+
+A name is one of this package's networks, of torchvision's or of timm's.
+"""
 
 from __future__ import annotations
 
 import difflib
+import hashlib
 import importlib
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import safetensors
 import torch
-from torch import nn
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from deepaa.models.normalize import Levels, Normalize
-from deepaa.models.shake_shake import ShakeShake
-from deepaa.models.wide_resnet import WideResNet
+from deepaa.models.networks import ShakeShake, WideResNet
+from deepaa.ops import check_images, import_object
+
+SMALL_SIDE = 64
+"""Images up to this side are searched with a wide ResNet, larger ones with ResNet-18."""
+Levels = float | Sequence[float] | Tensor
+"""One number for all channels, or one for each."""
+
+
+def is_large(images: Tensor) -> bool:
+    """Whether images (N, C, H, W) get what is made for large ones: preset, space, network."""
+    return max(images.shape[-2:]) > SMALL_SIDE
+
+
+def default_model(images: Tensor, device: torch.device) -> str:
+    """The network for these images on this device, where the user names none."""
+    if is_large(images):
+        return "resnet18"
+    return "small" if device.type == "cpu" else "wrn-40-2"
+
+
+# Normalisation
+
+
+class Normalize(nn.Module):
+    """The first layer: pixels, uint8 or float in [0, 1], become (pixel - mean) / std."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Levels, std: Levels, channels: int = 3) -> None:
+        """Check the levels and store them as fractions of white.
+
+        Args:
+            mean: In 0..1, or in 0..255 if `mean` or `std` holds a number above 1.
+            std: In the unit of `mean`.
+        """
+        super().__init__()
+        means, stds = _levels(mean, channels, "mean"), _levels(std, channels, "std")
+        if float(stds.min()) <= 0:
+            raise ValueError(f"std should be above 0, got {stds.tolist()}")
+        if max(float(means.max()), float(stds.max())) > 1:
+            means, stds = means / 255, stds / 255
+        self.register_buffer("mean", means.to(torch.float32)[:, None, None])
+        self.register_buffer("std", stds.to(torch.float32)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, C, H, W) in the type of the buffers, which follows the model's."""
+        if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
+            raise TypeError(f"images should be uint8 or float in [0, 1], got {images.dtype}")
+        if images.shape[-3] != len(self.mean):  # one channel would broadcast silently
+            raise ValueError(
+                f"the model takes {len(self.mean)} channels, got images of shape "
+                f"{tuple(images.shape)}"
+            )
+        white = 255.0 if images.dtype == torch.uint8 else 1.0
+        # bfloat16 cannot hold the difference of two levels, so the arithmetic is never narrower
+        # than float32.
+        wide = torch.promote_types(self.mean.dtype, torch.float32)
+        mean, std = self.mean.to(wide) * white, self.std.to(wide) * white
+        return ((images.to(wide) - mean) / std).to(self.mean.dtype)
+
+
+def _levels(value: Levels, channels: int, name: str) -> Tensor:
+    found = torch.as_tensor(value, dtype=torch.float64, device="cpu").detach().reshape(-1)
+    if len(found) not in (1, channels):
+        raise ValueError(f"{name} should hold 1 or {channels} numbers, got {found.tolist()}")
+    if not bool(found.isfinite().all()) or float(found.min()) < 0:
+        raise ValueError(f"{name} should hold finite numbers of 0 or more, got {found.tolist()}")
+    return found.expand(channels).clone()
+
+
+def channel_statistics(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel over all pixels, as fractions of white, exactly.
+
+    The deviation is that of the pixels, about .247 on CIFAR-10; the .2023 of the literature is the
+    average over images. It is at least one grey level, so that a constant channel can be divided.
+    """
+    check_images(images)
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    means, stds = [], []
+    for channel in images.unbind(1):
+        share = torch.bincount(channel.flatten(), minlength=256).cpu().double()
+        share /= share.sum()
+        mean = share @ levels
+        means.append(float(mean))
+        stds.append(max(math.sqrt(float(share @ (levels - mean).square())), 1 / 255))
+    return tuple(means), tuple(stds)
+
+
+# Networks by name
 
 
 def _small(classes: int, channels: int) -> nn.Module:
@@ -22,22 +118,10 @@ def _small(classes: int, channels: int) -> nn.Module:
     layers: list[nn.Module] = []
     inputs = channels
     for outputs, stride in ((16, 1), (32, 2), (64, 2), (64, 1)):
-        layers += [
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-        ]
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)]
+        layers += [nn.BatchNorm2d(outputs), nn.ReLU()]
         inputs = outputs
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
-
-
-def _initialise(network: nn.Module) -> None:
-    """He's normal weights for convolutions, no bias at the output."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.Linear):
-            nn.init.zeros_(module.bias)
 
 
 _OWN: Mapping[str, Callable[[int, int], nn.Module]] = {
@@ -56,8 +140,8 @@ def build_model(
     name: str,
     num_classes: int,
     *,
-    mean: Levels | None = None,
-    std: Levels | None = None,
+    mean: Levels = 0.5,
+    std: Levels = 0.25,
     channels: int = 3,
     seed: int = 0,
 ) -> nn.Module:
@@ -68,13 +152,13 @@ def build_model(
     Args:
         name: "small", "wrn-40-2", "wrn-28-10", "shake-shake-26-2x96d", "torchvision:NAME",
             "timm:NAME", or the bare name of a network of torchvision or, if that has none, timm.
-        mean: As for `Normalize`; .5 and .25 where nothing is given.
+        mean: As for `Normalize`.
         std: As for `Normalize`.
     """
     if num_classes < 1 or channels < 1:
         raise ValueError(f"{num_classes} classes and {channels} channels: both should be above 0")
-    normalize = Normalize(0.5 if mean is None else mean, 0.25 if std is None else std, channels)
-    make = _OWN[name] if name in _OWN else _maker(name)
+    normalize = Normalize(mean, std, channels)
+    make = _OWN.get(name) or _maker(name)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would seed the generators of CUDA too
         torch.default_generator.manual_seed(seed)
@@ -82,6 +166,15 @@ def build_model(
         if name in _OWN:
             _initialise(network)
     return nn.Sequential(OrderedDict(normalize=normalize, network=network))
+
+
+def _initialise(network: nn.Module) -> None:
+    """He's normal weights for convolutions, no bias at the output."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        elif isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)
 
 
 def _maker(name: str) -> Callable[[int, int], nn.Module]:
@@ -119,12 +212,89 @@ def _names(library: str) -> list[str]:
 
 def _from_library(library: str, name: str, classes: int, channels: int) -> nn.Module:
     module = importlib.import_module(_LIBRARIES[library])
+    made: nn.Module
     if library == "timm":
-        options: dict[str, Any] = {"pretrained": False, "in_chans": channels}
+        made = module.create_model(name, num_classes=classes, pretrained=False, in_chans=channels)
     elif channels == 3:
-        options = {"weights": None, **_OPTIONS.get(name, {})}
+        options = _OPTIONS.get(name, {})
+        made = module.get_model(name, num_classes=classes, weights=None, **options)
     else:
         raise ValueError(f"torchvision:{name} takes 3 channels, got {channels}; timm takes any")
-    make = module.create_model if library == "timm" else module.get_model
-    network: nn.Module = make(name, num_classes=classes, **options)
-    return network
+    return made
+
+
+# Networks as `--model` and `--weights` name them
+
+
+def is_custom(spec: str) -> bool:
+    """Whether a model is given as `module:function`, not by a name of `build_model`."""
+    library, colon, _ = spec.partition(":")
+    return bool(colon) and library not in _LIBRARIES
+
+
+def load_model(
+    spec: str, images: Tensor, classes: int, seed: int, weights: str | Path | None = None
+) -> nn.Module:
+    """The network that `--model` means, for uint8 batches, with fresh weights by the seed.
+
+    Args:
+        spec: A name of `build_model`, or `module:function`; the function gets `classes`.
+        images: uint8 (N, C, H, W), by whose statistics a network with a name normalises.
+        weights: A safetensors file of its state.
+    """
+    if is_custom(spec):
+        model = _call_factory(spec, classes, seed)
+    else:
+        mean, std = channel_statistics(images)
+        channels = images.shape[1]
+        model = build_model(spec, classes, mean=mean, std=std, channels=channels, seed=seed)
+    if weights is not None:
+        _load_weights(model, Path(weights))
+    return model
+
+
+def _call_factory(spec: str, classes: int, seed: int) -> nn.Module:
+    """The network that the user's function makes, with weights that depend on the seed alone."""
+    function = import_object(spec, "--model")
+    if not callable(function):
+        kind = type(function).__name__
+        raise ValueError(f"--model {spec}: expected a function of the class count, got {kind}")
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        try:
+            model = function(classes)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"--model {spec}: called with {classes} (classes): {reason}"
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"--model {spec} gave {type(model).__name__}, expected an nn.Module")
+    return model
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    if not path.is_file():
+        raise ValueError(f"--weights {path}: no such file")
+    try:
+        state = load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"--weights {path}: not a safetensors file ({error})") from error
+    # a library's own file of a named network, around which ours normalises
+    inner = dict(model.named_children()).get("network")
+    if inner is not None and state.keys() == inner.state_dict().keys():
+        model = inner
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"--weights {path}: they do not fit the model: {reason[:300]}") from error
+
+
+def state_hash(model: nn.Module) -> str:
+    """The sha256 over names and values of all weights and buffers."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -6,19 +6,18 @@ Here belongs what says which operation an image gets. How a policy is found is t
 
 from deepaa.policy.baselines import SIDES, SPACES, SpaceName, default_policy
 from deepaa.policy.format import dumps
-from deepaa.policy.load import load_policy
-from deepaa.policy.measures import (
-    DROPPED_IDENTITY,
-    hidden_share,
-    layer_distances,
-    perplexity,
-    policy_distance,
-    use_distance,
+from deepaa.policy.load import (
+    FORMS,
+    GENERATED,
+    PolicyRef,
+    compared_policy,
+    load_policy,
+    parse_policy_ref,
+    policy_names,
 )
-from deepaa.policy.names import FORMS, GENERATED, PolicyRef, parse_policy_ref, policy_names
-from deepaa.policy.policy import Phase, Policy
-from deepaa.policy.published import compared_policy
-from deepaa.policy.stages import Chains, Layers, Stage, thresholds
+from deepaa.policy.measures import hidden_share, layer_distances, policy_distance, use_distance
+from deepaa.policy.policy import DROPPED_IDENTITY, Phase, Policy
+from deepaa.policy.stages import Chains, Layers, Stage, perplexity, thresholds
 from deepaa.policy.strict_json import PolicyFileError
 
 __all__ = [

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from deepaa.ops import CIFAR, IMAGENET, PIXEL, Operation, Row, Space, Table
-from deepaa.policy.policy import Policy
-from deepaa.policy.stages import IDENTITY, Layers, chains_over, chains_table
+from deepaa.policy.policy import IDENTITY, Policy
+from deepaa.policy.stages import Chain
 
 SpaceName = Literal["cifar", "imagenet"]
 SPACES: Mapping[str, Space] = {"cifar": CIFAR, "imagenet": IMAGENET}
@@ -63,56 +63,40 @@ def default_policy(space: SpaceName = "cifar", *, cutout: bool = True) -> Policy
 # One of fourteen operations: RandAugment and TrivialAugment
 
 
-class Ranges(NamedTuple):
-    """How far each kind of operation goes; translations in pixels at the side of `SIDES`."""
-
-    shear: float
-    pixels: float
-    rotate: float
-    bits: int
-    enhance: tuple[float, float]
-
-
-_STANDARD = {
-    "cifar": Ranges(0.3, 10, 30.0, 4, (0.1, 1.9)),
-    "imagenet": Ranges(0.3, 70, 30.0, 4, (0.1, 1.9)),
-}
-_WIDE = Ranges(0.99, 32, 135.0, 2, (0.01, 2.0))
-
-
-class Strengths(NamedTuple):
-    """The magnitudes of each kind of operation; geometric ones are taken with either sign."""
-
-    shear: Sequence[float]
-    pixels: Sequence[int]
-    rotate: Sequence[float]
-    solarize: Sequence[float]
-    bits: Sequence[float]
-    enhance: Sequence[float]
-
-
 def _signed(values: Iterable[float]) -> list[float]:
     return [signed for value in values for signed in (value, -value)]
 
 
-def _fourteen(ranges: Ranges, strengths: Strengths, side: int) -> list[Levels]:
-    """RandAugment's operations, which TrivialAugment shares."""
+def _fourteen(
+    side: int,
+    *,
+    shear: tuple[float, Sequence[float]],
+    pixels: tuple[float, Sequence[int]],
+    rotate: tuple[float, Sequence[float]],
+    solarize: Sequence[float],
+    bits: tuple[float, Sequence[float]],
+    enhance: tuple[tuple[float, float], Sequence[float]],
+) -> list[Levels]:
+    """RandAugment's operations, which TrivialAugment shares: how far each goes, and its magnitudes.
+
+    Shear, translations (in pixels at `side`) and rotation are taken with either sign.
+    """
 
     def both(name: str, most: float, values: Iterable[float]) -> Levels:
         return Levels(Operation(name, -most, most, neutral=0.0), _signed(values))
 
-    low, high = ranges.enhance
-    shifts = [pixels / side for pixels in strengths.pixels]
+    (low, high), factors = enhance
+    shift = (pixels[0] / side, [count / side for count in pixels[1]])
     return [
         Levels(IDENTITY.operation),
         Levels(Operation("auto_contrast")),
         Levels(Operation("equalize")),
-        *(both(name, ranges.shear, strengths.shear) for name in ("shear_x", "shear_y")),
-        *(both(name, ranges.pixels / side, shifts) for name in ("translate_x", "translate_y")),
-        both("rotate", ranges.rotate, strengths.rotate),
-        Levels(Operation("solarize", 0.0, 256.0, neutral=256.0), strengths.solarize),
-        Levels(Operation("posterize", float(ranges.bits), 8.0, neutral=8.0), strengths.bits),
-        *(Levels(Operation(name, low, high, neutral=1.0), strengths.enhance) for name in _ENHANCE),
+        *(both(name, *shear) for name in ("shear_x", "shear_y")),
+        *(both(name, *shift) for name in ("translate_x", "translate_y")),
+        both("rotate", *rotate),
+        Levels(Operation("solarize", 0.0, 256.0, neutral=256.0), solarize),
+        Levels(Operation("posterize", bits[0], 8.0, neutral=8.0), bits[1]),
+        *(Levels(Operation(name, low, high, neutral=1.0), factors) for name in _ENHANCE),
     ]
 
 
@@ -127,53 +111,57 @@ def _mixture(parts: Sequence[Levels]) -> dict[Row, float]:
 
 
 def _layers(rows: Mapping[Row, float], count: int) -> Policy:
-    layer = torch.tensor(list(rows.values()), dtype=torch.float64)
-    return Policy(Table(rows), Layers(layer.expand(count, -1)))
+    return Policy.repeated(Table(rows), list(rows.values()), count)
 
 
 def rand_augment(n: int = 2, m: int = 9, space: SpaceName = "cifar") -> Policy:
     """RandAugment as torchvision runs it: n of 14 operations with replacement, at strength m."""
     side = SIDES[space]
-    ranges = Ranges(0.3, TORCHVISION_SHIFT * side, 30.0, 4, (0.1, 1.9))
+    shift = TORCHVISION_SHIFT * side
 
     def at(start: float, end: float) -> float:
         """In float32, as torchvision has it: the last bit of a factor or threshold shows."""
         return float(torch.linspace(start, end, TOP_LEVEL + 1, dtype=torch.float32)[m])
 
-    strengths = Strengths(
-        shear=[min(0.3, at(0.0, 0.3))],
-        pixels=[int(at(0.0, ranges.pixels))],
-        rotate=[at(0.0, 30.0)],
+    operations = _fourteen(
+        side,
+        shear=(0.3, [min(0.3, at(0.0, 0.3))]),
+        pixels=(shift, [int(at(0.0, shift))]),
+        rotate=(30.0, [at(0.0, 30.0)]),
         solarize=[at(255.0, 0.0)],
-        bits=[8.0 - round(4 * m / TOP_LEVEL)],
-        enhance=[1 + at(0.0, 0.9), 1 - at(0.0, 0.9)],
+        bits=(4.0, [8.0 - round(4 * m / TOP_LEVEL)]),
+        enhance=((0.1, 1.9), [1 + at(0.0, 0.9), 1 - at(0.0, 0.9)]),
     )
-    return _layers(_mixture(_fourteen(ranges, strengths, side)), n)
+    return _layers(_mixture(operations), n)
 
 
 def trivial_augment(space: SpaceName = "cifar") -> Policy:
     """TrivialAugment in RandAugment's space: one operation, its strength uniform in 0..30."""
-    return _trivial(_STANDARD[space], SIDES[space])
+    return _trivial(SIDES[space], 0.3, {"cifar": 10, "imagenet": 70}[space], 30.0, 4, (0.1, 1.9))
 
 
 def trivial_augment_wide(space: SpaceName = "cifar") -> Policy:
     """TrivialAugment in its wide space, with the ranges and the rounding of its authors."""
-    return _trivial(_WIDE, SIDES[space])
+    return _trivial(SIDES[space], 0.99, 32, 135.0, 2, (0.01, 2.0))
 
 
-def _trivial(ranges: Ranges, side: int) -> Policy:
-    low, high = ranges.enhance
+def _trivial(
+    side: int, shear: float, pixels: int, rotate: float, bits: int, enhance: tuple[float, float]
+) -> Policy:
+    """One of the 14 operations, up to these ends, at one of 31 levels."""
+    low, high = enhance
     levels = range(TOP_LEVEL + 1)
     # the order of the products is that of the authors' code, since int() looks at the last bit
-    strengths = Strengths(
-        shear=[level * ranges.shear / TOP_LEVEL for level in levels],
-        pixels=[int(level * ranges.pixels / TOP_LEVEL) for level in levels],
-        rotate=[float(int(level * ranges.rotate / TOP_LEVEL)) for level in levels],
+    operations = _fourteen(
+        side,
+        shear=(shear, [level * shear / TOP_LEVEL for level in levels]),
+        pixels=(pixels, [int(level * pixels / TOP_LEVEL) for level in levels]),
+        rotate=(rotate, [float(int(level * rotate / TOP_LEVEL)) for level in levels]),
         solarize=[256.0 - int(level * 256 / TOP_LEVEL) for level in levels],
-        bits=[8.0 - int(level * (8 - ranges.bits) / TOP_LEVEL) for level in levels],
-        enhance=[min(high, level * (high - low) / TOP_LEVEL + low) for level in levels],
+        bits=(float(bits), [8.0 - int(level * (8 - bits) / TOP_LEVEL) for level in levels]),
+        enhance=(enhance, [min(high, level * (high - low) / TOP_LEVEL + low) for level in levels]),
     )
-    return _layers(_mixture(_fourteen(ranges, strengths, side)), 1)
+    return _layers(_mixture(operations), 1)
 
 
 # UniformAugment
@@ -184,13 +172,11 @@ def uniform_augment(n: int = 2) -> Policy:
 
     The probability is itself drawn uniformly for each use, which comes to 1/2.
     """
-    parts = [_continuous(op) for op in CIFAR.operations if op.name not in _NOT_UNIFORM]
+    others = ("identity", "flip", "cutout", "crop")
+    parts = [_continuous(op) for op in CIFAR.operations if op.name not in others]
     parts.append(_continuous(Operation("cutout", 0.0, 0.2)))
     rows = {IDENTITY: 0.5} | {row: share / 2 for row, share in _mixture(parts).items()}
     return _layers(rows, n)
-
-
-_NOT_UNIFORM = ("identity", "flip", "cutout", "crop")
 
 
 def _continuous(operation: Operation) -> Levels:
@@ -216,7 +202,7 @@ def auto_augment(table: str) -> Policy:
     """AutoAugment's 25 sub-policies from the installed torchvision: cifar10, imagenet or svhn."""
     transform, side = _torchvision(table), SIDES["imagenet" if table == "imagenet" else "cifar"]
     strengths = transform._augmentation_space(AUTOAUGMENT_LEVELS, (side, side))
-    chains: dict[tuple[tuple[Row, float], ...], float] = {}
+    chains: dict[Chain, float] = {}
     for sub_policy in transform.policies:
         slots = [
             [(row, probability) for row in _torchvision_rows(name, level, strengths[name], side)]
@@ -225,8 +211,7 @@ def auto_augment(table: str) -> Policy:
         ways = list(product(*slots))
         for way in ways:
             chains[way] = chains.get(way, 0.0) + 1 / (len(ways) * len(transform.policies))
-    found = chains_table(chains)
-    return Policy(found, chains_over(found, list(chains), list(chains.values())))
+    return Policy.of_chains({0: list(chains.items())})
 
 
 def _torchvision(table: str) -> Any:
@@ -255,11 +240,11 @@ def _torchvision_rows(name: str, level: int | None, strength: Any, side: int) ->
     return list(dict.fromkeys(Row(operation, v) for v in inside))
 
 
-def _torchvision_operations() -> dict[str, Operation]:
-    ours = {op.name: op for op in CIFAR.operations}
-    for name in ("translate_x", "translate_y"):
-        ours[name] = Operation(name, -TORCHVISION_SHIFT, TORCHVISION_SHIFT, neutral=0.0)
-    return {"".join(part.title() for part in name.split("_")): op for name, op in ours.items()}
-
-
-_TORCHVISION_OPERATIONS: Mapping[str, Operation] = _torchvision_operations()
+_SHIFTS = {
+    name: Operation(name, -TORCHVISION_SHIFT, TORCHVISION_SHIFT, neutral=0.0)
+    for name in ("translate_x", "translate_y")
+}
+_TORCHVISION_OPERATIONS: Mapping[str, Operation] = {
+    "".join(part.title() for part in op.name.split("_")): _SHIFTS.get(op.name, op)
+    for op in CIFAR.operations
+}

@@ -1,51 +1,30 @@
-"""Readers for policies that others published: the DeepAA authors' `.npz`, and sub-policy lists."""
+"""Readers for policies that others published.
+
+They are the DeepAA authors' `.npz`, lists of sub-policies, and the schedules of PBA.
+"""
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise, product
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from deepaa.ops import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space, Table
-from deepaa.policy.policy import MAX_DEPTH, Policy
-from deepaa.policy.stages import IDENTITY, Layers, chains_over, chains_table
-from deepaa.policy.strict_json import PolicyFileError, Value, shown
+from deepaa.ops import BUILTIN, CIFAR, CIFAR_MEAN, IMAGENET, PIXEL, Operation, Row, Space, Table
+from deepaa.policy.policy import IDENTITY, MAX_DEPTH, Policy
+from deepaa.policy.stages import Chain, Layers
+from deepaa.policy.strict_json import PolicyFileError, Value, parse, shown
 
 Array = npt.NDArray[Any]
-
-MAX_ARRAY_BYTES = 64 << 20
-"""Unpacked size of an array; a small archive may claim more."""
-MAX_LEVELS = 10_000
-FLOAT32_SUM = 1e-5
-"""How far from 1 a layer stored in float32 may sum."""
-DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError)
-"""How zip, zlib and numpy's header parser complain about a damaged archive."""
-
-# The authors' names where ours differ by more than spelling; their search and files vary a little.
-_AUTHORS_NAMES: Mapping[str, str] = {
-    "RandFlip": "flip",
-    "RandCutout": "cutout",
-    "RandCutout60": "cutout",
-    "RandCrop": "crop",
-    "RandResizeCrop": "resized_crop",
-    "RandResizeCrop_imagenet": "resized_crop",
-}
-
-# Fast AutoAugment's ranges, which DADA shares, are those of the paper's space, but cutout has a
-# magnitude: a fraction of the width.
-_SUB_POLICY_OPERATIONS: Mapping[str, Operation] = {
-    **{name: Operation(name) for name, spec in BUILTIN.items() if spec.magnitude == ""},
-    **{operation.name: operation for operation in CIFAR.operations},
-    "cutout": Operation("cutout", 0.0, 0.2),
-}
 
 
 def _plain(name: str) -> str:
@@ -58,10 +37,25 @@ _BY_PLAIN_NAME = {_plain(name): name for name in BUILTIN}
 
 # The authors' archives
 
-
-def is_npz(data: bytes) -> bool:
-    """Whether `data` begins like a zip archive."""
-    return data.startswith(b"PK\x03\x04")
+MAX_ARRAY_BYTES = 64 << 20
+"""Unpacked size of an array; a small archive may claim more."""
+MAX_LEVELS = 10_000
+ZIP = b"PK\x03\x04"  # how an archive begins
+FLOAT32_SUM = 1e-5
+"""How far from 1 a layer stored in float32 may sum."""
+DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError)
+"""How zip, zlib and numpy's header parser complain about a damaged archive."""
+_ARRAYS = {"policy_probs": "f", "ops": "iu", "mags": "iu", "l_mags": "iu", "op_names": "U"}
+"""The arrays of an archive, and the kinds of numbers that they hold."""
+# The authors' names where ours differ by more than spelling; their search and files vary a little.
+_AUTHORS_NAMES: Mapping[str, str] = {
+    "RandFlip": "flip",
+    "RandCutout": "cutout",
+    "RandCutout60": "cutout",
+    "RandCrop": "crop",
+    "RandResizeCrop": "resized_crop",
+    "RandResizeCrop_imagenet": "resized_crop",
+}
 
 
 def read_npz(data: bytes, source: str) -> Policy:
@@ -70,60 +64,56 @@ def read_npz(data: bytes, source: str) -> Policy:
     The archive's `RandCutout` is 16 pixels for CIFAR and 60 for ImageNet, which is recognised by
     its resized crop. Layers were stored in float32; here they sum to 1 in float64.
     """
-    arrays = _arrays(data, source)
-
-    def fail(key: str, reason: str) -> PolicyFileError:
-        return PolicyFileError(f"{source}: array {key!r}: {reason}")
-
-    if arrays["op_names"].ndim != 1:
-        raise fail("op_names", f"has shape {arrays['op_names'].shape}, expected a list of names")
-    names = [str(name) for name in arrays["op_names"]]
-    levels = arrays["l_mags"]
-    if levels.size != 1 or not 2 <= int(levels.item()) <= MAX_LEVELS:
-        raise fail("l_mags", f"expected one number of levels, 2 to {MAX_LEVELS}, got {levels}")
-    operations = [_authors_operation(name, _space_of(names), source) for name in names]
-    for key in ("ops", "mags"):
-        if arrays[key].shape not in ((arrays["ops"].size,), (arrays["ops"].size, 1)):
-            raise fail(key, f"has shape {arrays[key].shape}, expected (rows, 1), as many in both")
-    ops, mags = arrays["ops"].ravel(), arrays["mags"].ravel()
-    for key, values, most in (("ops", ops, len(names)), ("mags", mags, int(levels.item()))):
-        if values.size and not 0 <= int(values.min()) <= int(values.max()) < most:
-            raise fail(key, f"entries should be from 0 to {most - 1}")
-    grids = [_grid(operation, int(levels.item())) for operation in operations]
-    try:
-        table = Table(
-            Row(operations[op], grids[op][mag])
-            for op, mag in zip(ops.tolist(), mags.tolist(), strict=True)
+    about = {key: Value(None, source, (f"array {key!r}",)) for key in _ARRAYS}
+    arrays = _arrays(data, source, about)
+    with about["op_names"].checks():
+        if arrays["op_names"].ndim != 1:
+            raise ValueError(f"has shape {arrays['op_names'].shape}, expected a list of names")
+        names = [str(name) for name in arrays["op_names"]]
+        space = IMAGENET if any("RandResizeCrop" in name for name in names) else CIFAR
+        operations = [_authors_operation(name, space) for name in names]
+    levels = int(arrays["l_mags"].flat[0]) if arrays["l_mags"].size == 1 else 0
+    if not 2 <= levels <= MAX_LEVELS:
+        raise about["l_mags"].error(
+            f"expected one number of levels, 2 to {MAX_LEVELS}, got {arrays['l_mags']}"
         )
-    except ValueError as error:
-        raise fail("ops", str(error)) from error
-    layers = _authors_layers(arrays["policy_probs"], len(table), source)
+    for key, most in (("ops", len(names)), ("mags", levels)):
+        with about[key].checks():
+            _check_places(arrays[key], arrays["ops"].size, most)
+    grids = [
+        (None,) * levels if op.low is None else replace(op, neutral=None).magnitudes(levels)
+        for op in operations
+    ]
+    pairs = zip(arrays["ops"].flat, arrays["mags"].flat, strict=True)
+    with about["ops"].checks():
+        table = Table(Row(operations[op], grids[op][mag]) for op, mag in pairs)
+    with about["policy_probs"].checks():
+        layers = _authors_layers(arrays["policy_probs"], len(table))
     return Policy(table, layers, info={"imported from": "an .npz file of the DeepAA authors"})
 
 
-def _arrays(data: bytes, source: str) -> dict[str, Array]:
-    """The arrays of the archive, by name; nothing is unpickled."""
-    kinds = {"policy_probs": "f", "ops": "iu", "mags": "iu", "l_mags": "iu", "op_names": "U"}
-    arrays = {}
+def _arrays(data: bytes, source: str, about: Mapping[str, Value]) -> dict[str, Array]:
+    """The arrays of an archive; `about` gives the errors of each."""
+    found = {}
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except DAMAGE as error:
         raise PolicyFileError(f"{source}: not an .npz file, or a damaged one ({error})") from None
-    with archive:
-        for key, kind in kinds.items():
-            try:
-                arrays[key] = _array(archive, key, kind)
-            except KeyError:
-                has = ", ".join(name.removesuffix(".npy") for name in archive.namelist()[:10])
-                raise PolicyFileError(
-                    f"{source}: array {key!r} is missing; the file has {has or 'none'}"
-                ) from None
-            except DAMAGE as error:
-                raise PolicyFileError(f"{source}: array {key!r}: {error}") from None
-    return arrays
+    for key, kinds in _ARRAYS.items():
+        try:
+            found[key] = _array(archive, key, kinds)
+        except KeyError:
+            has = ", ".join(name.removesuffix(".npy") for name in archive.namelist()[:10])
+            raise PolicyFileError(
+                f"{source}: array {key!r} is missing; the file has {has or 'none'}"
+            ) from None
+        except DAMAGE as error:
+            raise about[key].error(str(error)) from None
+    return found
 
 
 def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
+    """An array of the archive; nothing is unpickled."""
     entry = archive.getinfo(f"{key}.npy")
     if entry.file_size > MAX_ARRAY_BYTES:
         raise ValueError(f"{entry.file_size:,} bytes; at most {MAX_ARRAY_BYTES:,} are read")
@@ -131,7 +121,13 @@ def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
         raise ValueError("is packed in a way that numpy does not use")
     data = archive.read(entry)
     stream = io.BytesIO(data)
-    shape, dtype = _header(stream)
+    try:
+        is_first = np.lib.format.read_magic(stream) == (1, 0)
+        read_header = "read_array_header_1_0" if is_first else "read_array_header_2_0"
+        shape, _, dtype = getattr(np.lib.format, read_header)(stream)
+    # the header is a Python literal, and numpy lets tokeniser, parser and its own errors through
+    except Exception as error:
+        raise ValueError("its header cannot be read") from error
     if dtype.hasobject:
         raise ValueError("holds Python objects, which are never unpickled")
     if dtype.kind not in kinds:
@@ -144,34 +140,13 @@ def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
     return array
 
 
-def _header(stream: io.BytesIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and type an array's header states."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, _, dtype = np.lib.format.read_array_header_2_0(stream)
-    # the header is a Python literal, and numpy lets tokeniser, parser and its own errors through
-    except Exception as error:
-        raise ValueError("its header cannot be read") from error
-    return shape, dtype
-
-
-def _space_of(names: list[str]) -> Space:
-    return IMAGENET if any("RandResizeCrop" in name for name in names) else CIFAR
-
-
-def _authors_operation(text: str, space: Space, source: str) -> Operation:
+def _authors_operation(text: str, space: Space) -> Operation:
     """The operation of `'ShearX:(-0.3,,0.3)'`; a range, where given, must be the space's."""
     name, _, limits = text.partition(":")
     ours = _AUTHORS_NAMES.get(name) or _BY_PLAIN_NAME.get(_plain(name))
     operations = {operation.name: operation for operation in space.operations}
     if ours not in operations:
-        raise PolicyFileError(
-            f"{source}: array 'op_names': unknown operation {shown(text)}; known are "
-            f"{', '.join(operations)}"
-        )
+        raise ValueError(f"unknown operation {shown(text)}; known are {', '.join(operations)}")
     operation = operations[ours]
     if operation.low is not None and limits:
         try:
@@ -179,41 +154,44 @@ def _authors_operation(text: str, space: Space, source: str) -> Operation:
         except ValueError:
             found = []
         if found != [operation.low, operation.high]:
-            raise PolicyFileError(
-                f"{source}: array 'op_names': {shown(text)} has a range other than "
-                f"{operation.low:g} to {operation.high:g}, that of the authors' code"
+            raise ValueError(
+                f"{shown(text)} has a range other than {operation.low:g} to {operation.high:g}, "
+                "that of the authors' code"
             )
     return operation
 
 
-def _grid(operation: Operation, levels: int) -> tuple[float | None, ...]:
-    """The magnitude of each level, the neutral one included."""
-    if operation.low is None:
-        return (None,) * levels
-    return replace(operation, neutral=None).magnitudes(levels)
+def _check_places(array: Array, rows: int, most: int) -> None:
+    if array.shape not in ((rows,), (rows, 1)):
+        raise ValueError(f"has shape {array.shape}, expected (rows, 1), as many in both")
+    if rows and not 0 <= int(array.min()) <= int(array.max()) < most:
+        raise ValueError(f"entries should be from 0 to {most - 1}")
 
 
-def _authors_layers(probabilities: Array, rows: int, source: str) -> Layers:
-    what = f"{source}: array 'policy_probs'"
-    if probabilities.ndim != 2 or probabilities.shape[1] != rows:
-        raise PolicyFileError(
-            f"{what}: has shape {probabilities.shape}, expected (layers, {rows}) as 'ops' has rows"
-        )
-    if len(probabilities) > MAX_DEPTH:
-        raise PolicyFileError(
-            f"{what}: {len(probabilities):,} layers; a policy has at most {MAX_DEPTH:,}"
-        )
-    table = probabilities.astype(np.float64)
+def _authors_layers(shares: Array, rows: int) -> Layers:
+    if shares.ndim != 2 or shares.shape[1] != rows:
+        raise ValueError(f"has shape {shares.shape}, expected (layers, {rows}) as 'ops' has rows")
+    if len(shares) > MAX_DEPTH:
+        raise ValueError(f"{len(shares):,} layers; a policy has at most {MAX_DEPTH:,}")
+    table = shares.astype(np.float64)
     for k, layer in enumerate(table, start=1):
         if not ((layer >= 0) & (layer <= 1 + FLOAT32_SUM)).all():  # NaN is neither
-            raise PolicyFileError(f"{what}: layer {k}: holds a value that is no probability")
+            raise ValueError(f"layer {k}: holds a value that is no probability")
         if abs((total := math.fsum(layer)) - 1) > FLOAT32_SUM:
-            raise PolicyFileError(f"{what}: layer {k}: sums to {total:.6f}, expected 1")
+            raise ValueError(f"layer {k}: sums to {total:.6f}, expected 1")
         layer /= total
     return Layers(torch.from_numpy(table))
 
 
-# Sub-policy lists
+# Lists of sub-policies
+
+# Fast AutoAugment's ranges, which DADA shares, are those of the paper's space, but cutout has a
+# magnitude: a fraction of the width.
+_SUB_POLICY_OPERATIONS: Mapping[str, Operation] = {
+    **{name: Operation(name) for name, spec in BUILTIN.items() if spec.magnitude == ""},
+    **{operation.name: operation for operation in CIFAR.operations},
+    "cutout": Operation("cutout", 0.0, 0.2),
+}
 
 
 def is_sub_policy_list(document: Value, own_format: str) -> bool:
@@ -235,17 +213,14 @@ def read_sub_policies(document: Value) -> Policy:
         fields = dict(document.entries())
         listed = fields.pop("sub_policies")
         info = {key: value.text() for key, value in fields.items()}
-    policies = listed.items("sub-policy", first=1)
-    if not policies:
+    chains = [_chain(policy) for policy in listed.items("sub-policy", first=1)]
+    if not chains:
         raise listed.error("no sub-policies")
-    chains = [_chain(policy) for policy in policies]
     depth = max(map(len, chains))
-    if depth == 0:
+    if not depth:
         raise listed.error("every sub-policy is empty")
     padded = [chain + [(IDENTITY, 0.0)] * (depth - len(chain)) for chain in chains]
-    table = chains_table(padded)
-    stage = chains_over(table, padded, [1 / len(chains)] * len(chains))
-    return Policy(table, stage, info=info)
+    return Policy.of_chains({0: [(chain, 1 / len(chains)) for chain in padded]}, info)
 
 
 def _chain(policy: Value) -> list[tuple[Row, float]]:
@@ -268,3 +243,158 @@ def _step(step: Value) -> tuple[Row, float]:
         return Row(operation, None), gate
     magnitude = level.number(0.0, 1.0) * (operation.high - operation.low) + operation.low
     return Row(operation, min(max(magnitude, operation.low), operation.high)), gate
+
+
+# PBA's schedules: a population's log as phases of chains
+#
+# Population Based Augmentation draws how many operations an image gets, shuffles its list of 30,
+# and applies each with its own probability until that many were applied. Which operations would be
+# applied does not depend on the order, so the chance of each first and second one is known exactly,
+# and a phase is a mixture of chains of two.
+
+SEARCH_EPOCHS = 200
+"""Epochs of the search on CIFAR-10; the log does not say."""
+MAX_LINES = 10_000
+TOP_LEVEL = 10
+SIDE = 32
+"""Translations are in pixels of a CIFAR image."""
+COUNTS = (0.2, 0.3, 0.5)
+"""How likely an image gets no, at most one and at most two operations."""
+NAMES = (
+    *("rotate", "translate_x", "translate_y", "brightness", "color", "invert", "sharpness"),
+    *("posterize", "shear_x", "solarize", "shear_y", "equalize", "auto_contrast", "cutout"),
+    "contrast",
+)
+"""The order of the log's numbers: a probability and a level each, and the whole list twice.
+
+The search ran on Python 2, where a dict gave its keys by their hashes. PBA's code wrote this order
+down later; a copy from before that, run on Python 3, takes the order in which the dict was filled.
+"""
+_MOST = {"shear_x": 0.3, "shear_y": 0.3, "rotate": 30.0}
+_MOST |= {"translate_x": 10 / SIDE, "translate_y": 10 / SIDE}
+"""The magnitude at the highest level of operations that take either sign."""
+
+
+class Update(NamedTuple):
+    """A line of the log: `trial` became a copy of `clone` and went on with other numbers."""
+
+    trial: str
+    clone: str
+    epoch: int
+    """The epoch the copy had reached."""
+    old: list[int]
+    new: list[int]
+
+
+def is_log(text: str) -> bool:
+    """Whether the text begins like a log: a list that begins with text in single quotes."""
+    return re.match(r"\s*\[\s*'", text) is not None
+
+
+def read_log(text: str, source: str, over: int = SEARCH_EPOCHS) -> Policy:
+    """The schedule of a log; `policy.stretched` fits it to the epochs of a training.
+
+    Args:
+        over: Epochs the search ran for.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > MAX_LINES:
+        raise PolicyFileError(f"{source}: {len(lines):,} lines; at most {MAX_LINES:,} are read")
+    # the lines are Python lists, which JSON can read once the quotes are its own
+    updates = [
+        _update(parse(line.replace("'", '"'), f"{source}: line {i}"))
+        for i, line in enumerate(lines, start=1)
+    ]
+    # one line of descent: each update copies the trial that the one before it made
+    breaks = [i for i, (a, b) in enumerate(pairwise(updates), start=1) if a.trial != b.clone]
+    updates = updates[max(breaks, default=0) :]
+    for before, after in pairwise(updates):
+        if after.epoch < before.epoch:
+            raise PolicyFileError(f"{source}: epoch {after.epoch} follows epoch {before.epoch}")
+    if updates[-1].epoch >= over:
+        raise PolicyFileError(
+            f"{source}: a change at epoch {updates[-1].epoch} of a search of {over} epochs"
+        )
+    phases = {0: updates[0].old} | {update.epoch: update.new for update in updates}
+    schedule = {epoch: _mixture(numbers) for epoch, numbers in phases.items()}
+    return Policy.of_chains(schedule, {"imported from": "a schedule of PBA"})
+
+
+def _update(line: Value) -> Update:
+    trial, clone, _, epoch, old, new = line.parts(
+        "trial", "clone", "trial epoch", "clone epoch", "old numbers", "new numbers"
+    )
+    return Update(trial.text(), clone.text(), epoch.integer(0, 10**6), _numbers(old), _numbers(new))
+
+
+def _numbers(listed: Value) -> list[int]:
+    items = listed.items("number")
+    if len(items) != 4 * len(NAMES):
+        raise listed.error(f"{len(items)} numbers, expected {4 * len(NAMES)}")
+    return [item.integer(0, TOP_LEVEL) for item in items]
+
+
+def _rows(name: str, level: int) -> list[Row]:
+    """The one or two rows of an operation at a level, with AutoAugment's ranges for CIFAR."""
+    if name in _MOST:
+        most = _MOST[name]
+        operation = Operation(name, -most, most, neutral=0.0, options={"fill": CIFAR_MEAN})
+        value = level * most / TOP_LEVEL
+        if name.startswith("translate"):
+            value = int(level * 10 / TOP_LEVEL) / SIDE
+        elif name == "rotate":
+            value = float(int(value))
+        return [Row(operation, value), Row(operation, -value)] if value else [IDENTITY]
+    if name == "cutout":
+        size = int(level * 20 / TOP_LEVEL)
+        square = Operation(name, options={"size": size, "central": PIXEL}) if size else None
+        return [Row(square, None) if square else IDENTITY]
+    if name in ("auto_contrast", "equalize", "invert"):
+        return [Row(Operation(name), None)]
+    low, high, neutral, value = {
+        "posterize": (0.0, 8.0, 8.0, 4.0 - int(level * 4 / TOP_LEVEL)),
+        "solarize": (0.0, 256.0, 256.0, 256.0 - int(level * 256 / TOP_LEVEL)),
+    }.get(name, (0.1, 1.9, 1.0, min(1.9, level * 1.8 / TOP_LEVEL + 0.1)))
+    return [Row(Operation(name, low, high, neutral=neutral), value)]
+
+
+def _mixture(numbers: list[int]) -> list[tuple[Chain, float]]:
+    """The chains of a phase and their weights."""
+    listed = list(zip([*NAMES, *NAMES], numbers[::2], numbers[1::2], strict=True))
+    used = [(_rows(name, level), p / 10) for name, p, level in listed if p]
+    none, single, pair = chances(np.array([p for _, p in used]))
+    chains: dict[Chain, float] = {((IDENTITY, 1.0), (IDENTITY, 1.0)): none}
+
+    def add(first: list[Row], second: list[Row], weight: float) -> None:
+        ways = [((a, 1.0), (b, 1.0)) for a, b in product(first, second)]
+        for way in ways:
+            chains[way] = chains.get(way, 0.0) + weight / len(ways)
+
+    for i, (first, _) in enumerate(used):
+        add(first, [IDENTITY], float(single[i]))
+        for j, (second, _) in enumerate(used):
+            if i != j:
+                add(first, second, float(pair[i, j]))
+    return list(chains.items())
+
+
+def chances(p: npt.NDArray[np.float64]) -> tuple[float, Array, Array]:
+    """The chances that nothing, i alone (n,), and first i then j (n, n) are applied.
+
+    Each i succeeds with p_i. Of the set S of successes the shuffle makes each equally likely to
+    come first, so i does with E[1(i in S) / |S|], and (i, j) with E[1(i, j in S) / |S| (|S| - 1)].
+    With the others' successes k, 1 / (k + 1) is the integral of t^k over [0, 1], and
+    1 / (k + 1) (k + 2) that of (1 - t) t^k: their means are integrals of products of
+    1 - p + p t, polynomials, which Gauss's rule integrates exactly.
+    """
+    nodes, rule = np.polynomial.legendre.leggauss(len(p) // 2 + 2)
+    t, rule = (nodes + 1) / 2, rule / 2
+    factors = 1 - p + p * t[:, None]  # (nodes, n), positive inside (0, 1)
+    others = p * factors.prod(1)[:, None] / factors
+    first = rule @ others
+    pair = (others * ((rule * (1 - t)) / factors.prod(1))[:, None]).T @ others
+    np.fill_diagonal(pair, 0.0)
+    alone = np.array([p[i] * np.delete(1 - p, i).prod() for i in range(len(p))])
+    zero, one, two = COUNTS
+    none = zero + (one + two) * float((1 - p).prod())
+    return none, one * first + two * alone, two * pair

@@ -1,52 +1,257 @@
-"""Policies read from names and files, and written to files: `load_policy` and `save_policy`."""
+"""`load_policy` and `compared_policy`: policies by name, with parameters, or from a file.
+
+The grammar of names is `NAME`, `NAME:VALUE,KEY=VALUE`, `pba:FILE,over=EPOCHS`,
+`deepaa-simple:POLICY` or a path. Only `parse_policy_ref` knows it.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
-from stat import S_ISDIR, S_ISREG
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from deepaa.ops import Operation
-from deepaa.policy.baselines import SpaceName
-from deepaa.policy.foreign import is_npz, is_sub_policy_list, read_npz, read_sub_policies
-from deepaa.policy.format import FORMAT, dumps, read_document
-from deepaa.policy.names import (
-    FORMS,
-    PBA,
-    SIMPLE,
-    PolicyRef,
-    make_policy,
-    parse_policy_ref,
-    policy_names,
-    shipped_policies,
+import torch
+
+from deepaa.ops import CIFAR, Operation
+from deepaa.policy.baselines import (
+    SPACES,
+    TOP_LEVEL,
+    SpaceName,
+    auto_augment,
+    default_policy,
+    rand_augment,
+    trivial_augment,
+    trivial_augment_wide,
+    uniform_augment,
 )
-from deepaa.policy.pba import SEARCH_EPOCHS, is_log, read_log
-from deepaa.policy.policy import Policy
-from deepaa.policy.strict_json import PolicyFileError, parse
-from deepaa.runs import write_file
+from deepaa.policy.foreign import (
+    SEARCH_EPOCHS,
+    ZIP,
+    is_log,
+    is_sub_policy_list,
+    read_log,
+    read_npz,
+    read_sub_policies,
+)
+from deepaa.policy.format import FORMAT, read_document
+from deepaa.policy.policy import MAX_DEPTH, Policy
+from deepaa.policy.stages import Chains, Layers, Stage
+from deepaa.policy.strict_json import PolicyFileError, parse, read_bytes
 
-MAX_BYTES = 64 << 20
-"""Larger files are refused before they are read."""
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+Argument = int | str
 
 
-class Origin(Enum):
-    """Where a policy came from, which says how its authors run it."""
+# Names
 
-    NAME = "made by name"
-    FILE = "this package's JSON, shipped or not"
-    ARCHIVE = "an .npz of the authors of Deep AutoAugment"
-    SUB_POLICIES = "a list of sub-policies"
-    SCHEDULE = "a schedule of PBA"
+
+class Parameter(NamedTuple):
+    """A parameter that a name takes behind its colon: a whole number, or one of several texts."""
+
+    name: str
+    values: range | tuple[str, ...]
+
+    def parse(self, text: str, source: str) -> Argument:
+        """The value that `text` spells; errors begin with `source`."""
+        if isinstance(self.values, tuple):
+            if text in self.values:
+                return text
+            expected = f"one of {', '.join(self.values)}"
+        else:
+            short = text.isascii() and text.isdecimal() and len(text) < 10
+            if short and int(text) in self.values:
+                return int(text)
+            expected = f"a whole number from {self.values[0]} to {self.values[-1]}"
+        raise PolicyFileError(f"{source}: {self.name} should be {expected}, got {text!r}")
+
+
+class Generated(NamedTuple):
+    """A policy that is simple enough to be made by a line of code."""
+
+    description: str
+    make: Callable[..., Policy]
+    parameters: tuple[Parameter, ...] = ()
+    """In the order in which values without a name are taken."""
+    defaults: bool = False
+    """Whether a training adds the default crop, flip and, on CIFAR, cutout behind it."""
+
+
+def _deepta(layers: int | None = None, space: SpaceName = "cifar") -> Policy:
+    usual = {"cifar": 6, "imagenet": 5}[space]
+    return Policy.trivial(SPACES[space], usual if layers is None else layers)
+
+
+def _auto_augment(space: SpaceName = "cifar") -> Policy:
+    return auto_augment("imagenet" if space == "imagenet" else "cifar10")
+
+
+_SPACE, _LAYERS = Parameter("space", tuple(SPACES)), Parameter("layers", range(1, MAX_DEPTH + 1))
+_COUNT, _STRENGTH = Parameter("n", range(1, MAX_DEPTH - 2)), Parameter("m", range(TOP_LEVEL + 1))
+_on_defaults = partial(Generated, defaults=True)  # published on top of crop, flip and cutout
+GENERATED: Mapping[str, Generated] = {
+    "identity": Generated("changes nothing", Policy.identity),
+    "none": Generated("no augmentation, the same as identity", Policy.identity),
+    "uniform": Generated(
+        "2 layers, each CIFAR transformation equally likely", lambda: Policy.uniform(CIFAR, 2)
+    ),
+    "deepta": Generated(
+        "6 CIFAR layers, or deepta:4: an operation, then a level", _deepta, (_LAYERS, _SPACE)
+    ),
+    "deepta-imagenet": Generated(
+        "5 ImageNet layers: an operation, then a level",
+        partial(_deepta, space="imagenet"),
+        (_LAYERS,),
+    ),
+    "crop-flip": Generated(
+        "pad-4 crop (ImageNet: resized crop) and flip",
+        partial(default_policy, cutout=False),
+        (_SPACE,),
+    ),
+    "crop-flip-cutout": Generated(
+        "pad-4 crop, flip and the original 16-pixel Cutout", default_policy
+    ),
+    "autoaugment": _on_defaults(
+        "autoaugment-cifar10; on ImageNet autoaugment-imagenet", _auto_augment, (_SPACE,)
+    ),
+    **{
+        f"autoaugment-{table}": _on_defaults(
+            f"AutoAugment's sub-policies for {title}, from torchvision",
+            partial(auto_augment, table),
+        )
+        for table, title in (("cifar10", "CIFAR-10"), ("imagenet", "ImageNet"), ("svhn", "SVHN"))
+    },
+    "randaugment": _on_defaults(
+        "2 of 14 operations at strength 9 of 30; or :n=3,m=5",
+        rand_augment,
+        (_COUNT, _STRENGTH, _SPACE),
+    ),
+    "uniformaugment": _on_defaults(
+        "2 of 15 operations, each half the time, any strength", uniform_augment, (_COUNT,)
+    ),
+    "trivialaugment": _on_defaults(
+        "1 of 14 operations, any strength, RandAugment's ranges", trivial_augment, (_SPACE,)
+    ),
+    "trivialaugment-wide": _on_defaults(
+        "1 of 14 operations, any strength, wide ranges", trivial_augment_wide, (_SPACE,)
+    ),
+}
+SIMPLE, PBA = "deepaa-simple", "pba"
+FORMS = {
+    f"{SIMPLE}:POLICY": "the first layer of another policy, a name or a file",
+    f"{PBA}:FILE": "a schedule of PBA; FILE,over=160 for 160 epochs",
+}
+"""Names that need something behind the colon, as errors and help spell them, and what they are."""
+_OVER = Parameter("over", range(1, 10**7))
+_SHIPPED: Traversable = files("deepaa.policy").joinpath("shipped")
+
+
+def shipped_policies() -> dict[str, Traversable]:
+    """The policy files that come with the package, by name."""
+    entries = [entry for entry in _SHIPPED.iterdir() if entry.name.endswith(".json")]
+    return {entry.name.removesuffix(".json"): entry for entry in entries}
+
+
+def policy_names() -> tuple[str, ...]:
+    """The names `load_policy` knows: the policies shipped with the package, then simple ones."""
+    return (*sorted(shipped_policies()), *GENERATED)
+
+
+@dataclass(frozen=True)
+class PolicyRef:
+    """A policy as people refer to it, taken apart; nothing has been read yet."""
+
+    text: str
+    """As it was written."""
+    name: str | None = None
+    """A shipped policy, a key of `GENERATED`, or `PBA`; None for a path."""
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    path: Path | None = None
+    """The file to read, if the name does not make the policy."""
+    first_layer: bool = False
+    """Whether only the first layer is meant: `deepaa-simple:`."""
+    may_be_misspelt: bool = False
+    """Whether the path was given as a text, which may have been meant as a name."""
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the text means a named policy, whatever files lie around."""
+        return self.name is not None or self.first_layer
+
+    @property
+    def label(self) -> str:
+        """The text without a path's folders, except the run that a `policy.json` lies in."""
+        if self.path is None:
+            return self.text
+        kept = self.path.parts[-2:] if self.path.name == "policy.json" else self.path.parts[-1:]
+        return self.text.replace(str(self.path), str(Path(*kept)))
+
+
+def parse_policy_ref(source: str | Path) -> PolicyRef:
+    """The parts of a policy's name, or of the path of its file.
+
+    A text that is a name means the name, whatever files lie around; a `Path` is always a path.
+    """
+    if isinstance(source, Path):
+        return PolicyRef(str(source), path=source)
+    name, colon, rest = source.partition(":")
+    if name in (SIMPLE, PBA) and not rest:
+        form = next(form for form in FORMS if form.startswith(f"{name}:"))
+        raise PolicyFileError(f"{source}: needs a policy behind it: {form}")
+    if name == SIMPLE:
+        inner = parse_policy_ref(rest)
+        if inner.first_layer:
+            raise PolicyFileError(f"{source}: {SIMPLE} is given twice")
+        return replace(inner, text=source, first_layer=True)
+    if name == PBA:
+        path, comma, over = rest.rpartition(",over=")
+        given = {"over": _OVER.parse(over, source)} if comma else {}
+        return PolicyRef(source, PBA, given, Path(path if comma else rest))
+    if name in GENERATED:
+        values = rest.split(",") if colon else ()
+        return PolicyRef(source, name, _arguments(source, name, values))
+    if source in shipped_policies():
+        return PolicyRef(source, source)
+    return PolicyRef(source, path=Path(source), may_be_misspelt=True)
+
+
+def _arguments(source: str, name: str, values: Sequence[str]) -> dict[str, Argument]:
+    """The values behind the colon: `key=value`, or values alone in order."""
+    parameters = GENERATED[name].parameters
+    by_name = {parameter.name: parameter for parameter in parameters}
+    given: dict[str, Argument] = {}
+    for i, part in enumerate(values):
+        key, equals, text = part.strip().partition("=")
+        if not equals:
+            text, key = key, parameters[i].name if i < len(parameters) else key
+        if key not in by_name:
+            has = ", ".join(by_name) or "none"
+            raise PolicyFileError(f"{source}: {name} has no parameter {key!r}; it has {has}")
+        if key in given:
+            raise PolicyFileError(f"{source}: {key} is given twice")
+        given[key] = by_name[key].parse(text.strip(), source)
+    return given
+
+
+# Reading
 
 
 class Loaded(NamedTuple):
-    """A policy and where it came from."""
+    """A policy, and how its authors run it."""
 
     policy: Policy
-    origin: Origin
+    defaults: bool
+    """Whether the default crop, flip and cutout follow."""
+    mirrored: bool = False
+    """Whether shear, translate and rotate take either sign, which the file leaves out."""
+    over: int | None = None
+    """The epochs of the search that gave a schedule."""
 
 
 def load_policy(source: str | Path, operations: Sequence[Operation] = ()) -> Policy:
@@ -64,86 +269,61 @@ def load_policy(source: str | Path, operations: Sequence[Operation] = ()) -> Pol
     if not isinstance(source, str | Path):
         raise TypeError(f"load_policy takes a name or a path, got {type(source).__name__}")
     ref = parse_policy_ref(source)
-    policy = read_policy(ref, operations).policy
+    policy = _load(ref, operations).policy
     return policy.first_layers(1) if ref.first_layer else policy
 
 
-def read_policy(
-    ref: PolicyRef, operations: Sequence[Operation] = (), space: SpaceName | None = None
+def _load(
+    ref: PolicyRef, operations: Sequence[Operation], space: SpaceName | None = None
 ) -> Loaded:
-    """The whole policy that a reference names, and where it came from.
-
-    Args:
-        space: Taken by names that depend on it and do not give it.
-    """
+    """The whole policy of a reference; `space` is for names that depend on it and do not say it."""
     if ref.path is None:
-        if (entry := shipped_policies().get(str(ref.name))) is not None:
-            return _from_json(entry.read_text("utf-8"), str(ref.name), operations)
-        return Loaded(make_policy(ref, space), Origin.NAME)
-    data, source = _read(ref.path, ref), str(ref.path)
-    if ref.name != PBA and (is_npz(data) or source.endswith(".npz")):
-        return Loaded(read_npz(data, source), Origin.ARCHIVE)
-    text = _text(data, source)
+        name = str(ref.name)
+        if (shipped := shipped_policies().get(name)) is not None:
+            return read_json(shipped.read_text("utf-8"), name, operations)
+        entry, given = GENERATED[name], dict(ref.arguments)
+        if space is not None and _SPACE in entry.parameters:
+            given.setdefault("space", space)
+        return Loaded(entry.make(**given), entry.defaults)
+    source = str(ref.path)
+    try:
+        data = read_bytes(ref.path)
+    except FileNotFoundError:
+        raise _not_found(ref) from None
+    if ref.name != PBA and (data.startswith(ZIP) or source.endswith(".npz")):
+        return Loaded(read_npz(data, source), defaults=False, mirrored=True)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyFileError(f"{source}: byte {error.start}: not UTF-8 text") from None
     if is_log(text):
         over = int(ref.arguments.get("over", SEARCH_EPOCHS))
-        return Loaded(read_log(text, source, over), Origin.SCHEDULE)
+        return Loaded(read_log(text, source, over), defaults=True, over=over)
     if ref.name == PBA:
         raise PolicyFileError(f"{source}: not a log of PBA; other files need no {PBA}: before")
-    return _from_json(text, source, operations)
+    return read_json(text, source, operations)
 
 
-def loads(text: str, source: str = "<string>", operations: Sequence[Operation] = ()) -> Policy:
+def read_json(text: str, source: str, operations: Sequence[Operation] = ()) -> Loaded:
     """The policy in JSON text: this package's format or a list of sub-policies.
 
     Args:
         source: What errors call the text.
         operations: Your own operations that the text names.
     """
-    return _from_json(text, source, operations).policy
-
-
-def _from_json(text: str, source: str, operations: Sequence[Operation]) -> Loaded:
     document = parse(text, source)
     if is_sub_policy_list(document, FORMAT):
-        return Loaded(read_sub_policies(document), Origin.SUB_POLICIES)
-    return Loaded(read_document(document, operations), Origin.FILE)
+        return Loaded(read_sub_policies(document), defaults=True, mirrored=True)
+    policy = read_document(document, operations)
+    stages = [stage for phase in policy.phases for stage in phase.stages]
+    # sub-policies were found with the defaults on; a file with layers as well may hold them
+    only_chains = bool(stages) and all(isinstance(stage, Chains) for stage in stages)
+    return Loaded(policy, defaults=only_chains)
 
 
-def _text(data: bytes, source: str) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PolicyFileError(f"{source}: byte {error.start}: not UTF-8 text") from None
-
-
-def _read(path: Path, ref: PolicyRef) -> bytes:
-    """The bytes of a regular file that is not too large, or of the policy in a run's folder."""
-    source = str(path)
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
-        raise _not_found(path, ref) from None
-    except OSError as error:
-        raise PolicyFileError(f"{source}: cannot be read: {error.strerror}") from error
-    if S_ISDIR(status.st_mode):
-        if (inside := path / "policy.json").is_file():  # the folder of a run
-            return _read(inside, ref)
-        raise PolicyFileError(f"{source}: a folder, expected a policy file")
-    if not S_ISREG(status.st_mode):
-        raise PolicyFileError(f"{source}: not a regular file")
-    if status.st_size > MAX_BYTES:
-        raise PolicyFileError(
-            f"{source}: {status.st_size:,} bytes; a policy file has at most {MAX_BYTES:,}"
-        )
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise PolicyFileError(f"{source}: cannot be read: {error.strerror}") from error
-
-
-def _not_found(path: Path, ref: PolicyRef) -> PolicyFileError:
+def _not_found(ref: PolicyRef) -> PolicyFileError:
     if not ref.may_be_misspelt:
-        return PolicyFileError(f"{path}: no such file")
+        return PolicyFileError(f"{ref.path}: no such file")
     written = ref.text.removeprefix(f"{SIMPLE}:")
     names = (*policy_names(), *FORMS)
     close = difflib.get_close_matches(written.lower(), names)
@@ -153,14 +333,60 @@ def _not_found(path: Path, ref: PolicyRef) -> PolicyFileError:
     )
 
 
-def save_policy(policy: Policy, path: str | Path) -> None:
-    """Write `policy` to `path`: the whole new file appears there, or the old one stays."""
-    text = dumps(policy)
-    target = Path(path).resolve()  # a link stays a link, and its target is replaced
-    if not target.parent.is_dir():
-        raise PolicyFileError(f"{path}: the folder {target.parent} does not exist")
-    if target.suffix == ".npz":
-        raise PolicyFileError(f"{path}: policies are written as JSON; give it the ending .json")
-    if target.is_dir():
-        raise PolicyFileError(f"{path}: a folder, expected the path of a file")
-    write_file(target, text.encode())
+# As published
+
+
+def compared_policy(
+    source: str | Path,
+    *,
+    defaults: bool | None = None,
+    space: SpaceName = "cifar",
+    epochs: int | None = None,
+    first_layers: int | None = None,
+    operations: Sequence[Operation] = (),
+) -> Policy:
+    """The policy of a name or file as a training runs it.
+
+    Published files are mirrored, as their evaluation does: shear, translate and rotate take either
+    sign. Methods that were published on top of the default crop, flip and cutout get them.
+
+    Args:
+        defaults: Whether the default augmentation follows; None leaves it to the policy.
+        space: Which defaults, and which ranges where a name has them for both data sets.
+        epochs: Epochs of the training, to which PBA's schedules are stretched.
+        first_layers: Only so many layers of the policy; the defaults are not counted.
+        operations: Your own operations that a file names.
+    """
+    if space not in ("cifar", "imagenet"):
+        raise ValueError(f"space should be cifar or imagenet, got {space!r}")
+    ref = parse_policy_ref(source)
+    policy, usual, mirrored, over = _load(ref, operations, space)
+    if over is not None and epochs is not None:
+        policy = policy.stretched(epochs, over)
+    if mirrored:
+        policy = policy.symmetric()
+    if ref.first_layer:
+        policy, usual = policy.first_layers(1), True
+    if first_layers is not None:
+        policy = policy.first_layers(first_layers)
+    return with_defaults(policy, space) if (usual if defaults is None else defaults) else policy
+
+
+def with_defaults(policy: Policy, space: SpaceName = "cifar") -> Policy:
+    """The policy, then crop and flip, and cutout on CIFAR."""
+    joined = policy.then(default_policy(space))
+    schedule = [(phase.epoch, _joined_layers(phase.stages)) for phase in joined.phases]
+    return Policy(joined.table, schedule=schedule, info=policy.info)
+
+
+def _joined_layers(stages: tuple[Stage, ...]) -> list[Stage]:
+    """Neighbouring layers as one stage: the draws are the same, and one CUDA program makes them."""
+    joined: list[Stage] = []
+    for is_layers, group in groupby(stages, lambda stage: isinstance(stage, Layers)):
+        parts = list(group)
+        if is_layers:
+            tables = [part.probabilities for part in parts if isinstance(part, Layers)]
+            joined.append(Layers(torch.cat(tables)))
+        else:
+            joined += parts
+    return joined

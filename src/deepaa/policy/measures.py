@@ -1,4 +1,4 @@
-"""Numbers that describe policies: breadth, distance from each other, and how much they hide."""
+"""How far policies are from each other, and how much of an image they hide."""
 
 from __future__ import annotations
 
@@ -11,17 +11,10 @@ from torch import Tensor
 from deepaa.ops import Operation, Table, apply_batch, sample_keys
 from deepaa.policy.policy import Policy
 
-DROPPED_IDENTITY = "identity of the dropped layer"
-"""The key of a policy's `info` under which a search notes identity's share of its last layer."""
 DRAWS, TOGETHER = 2048, 256
 _PLACING = {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}
 _PLACING |= {"flip", "cutout", "crop", "resized_crop"}
 """Operations that decide where pixels go; the others only change what is there."""
-
-
-def perplexity(layer: Tensor) -> float:
-    """How many equally likely transformations would be as uncertain as the layer (T,)."""
-    return math.exp(-(layer * layer.clamp(min=1e-300).log()).sum().item())
 
 
 def policy_distance(a: Policy, b: Policy) -> float:

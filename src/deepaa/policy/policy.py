@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from deepaa.ops import (
     Draw,
     Operation,
+    Row,
     Space,
     Table,
     draw_layers,
@@ -23,13 +24,16 @@ from deepaa.ops import (
     to_device,
     uniform_numbers,
 )
-from deepaa.policy.stages import Chains, Layers, Stage, same_stage, symmetric_stage
+from deepaa.policy.stages import Chain, Chains, Layers, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEPTH = 1000
 """Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
+IDENTITY = Row(Operation("identity"), None)
+DROPPED_IDENTITY = "identity of the dropped layer"
+"""The key of a policy's `info` under which a search notes identity's share of its last layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,7 @@ class Policy:
             schedule: (first epoch, stages) pairs instead of `stages`; the first starts at epoch 0.
             info: Free text that travels with the file: who found the policy, on what, how.
         """
-        self.table = table.table if isinstance(table, Space) else table
+        self.table = _table(table)
         if schedule is None:
             if isinstance(stages, Tensor):
                 stages = Layers(stages)
@@ -93,26 +97,26 @@ class Policy:
             if not isinstance(key, str) or not isinstance(value, str):
                 raise TypeError(f"info holds text under text, got {key!r}: {value!r}")
         epochs = [phase.epoch for phase in self.phases]
-        if not epochs or epochs[0] != 0 or any(b <= a for a, b in pairwise(epochs)):
-            raise ValueError(f"a schedule starts at epoch 0 and its epochs rise, got {epochs}")
+        if not epochs:
+            raise ValueError("a policy needs at least one phase")
+        if epochs[0] != 0 or any(b <= a for a, b in itertools.pairwise(epochs)):
+            raise ValueError(f"phases start at epoch 0 and their epochs rise, got {epochs[:10]}")
         for phase in self.phases:
             if phase.depth > MAX_DEPTH:
                 raise ValueError(f"more than {MAX_DEPTH} layers")
             for stage in phase.stages:
-                if isinstance(stage, Layers) and stage.probabilities.shape[1] != len(self.table):
-                    raise ValueError(
-                        f"a layer holds {stage.probabilities.shape[1]} probabilities, but "
-                        f"the table has {len(self.table)} rows"
-                    )
-                if isinstance(stage, Chains):
-                    self._check_chains(stage)
+                self._check_stage(stage)
 
-    def _check_chains(self, stage: Chains) -> None:
-        if stage.rows.numel() and not 0 <= int(stage.rows.min()) <= int(stage.rows.max()) < len(
-            self.table
-        ):
-            raise ValueError(f"a chain names a row outside 0..{len(self.table) - 1}")
-        if self.table.identity is None and bool((stage.gates < 1).any()):
+    def _check_stage(self, stage: Stage) -> None:
+        size = len(self.table)
+        if isinstance(stage, Layers):
+            if (width := stage.probabilities.shape[1]) != size:
+                raise ValueError(
+                    f"a layer holds {width} probabilities, but the table has {size} rows"
+                )
+        elif not 0 <= int(stage.rows.min()) <= int(stage.rows.max()) < size:
+            raise ValueError(f"a chain names a row outside 0..{size - 1}")
+        elif self.table.identity is None and bool((stage.gates < 1).any()):
             raise ValueError("chains with gates need an identity row in the table")
 
     def phase(self, epoch: int = 0) -> Phase:
@@ -200,11 +204,22 @@ class Policy:
 
     # Making policies from policies
 
+    def _map(self, change: Callable[[Stage], Stage], table: Table | None = None) -> Policy:
+        """The policy with each stage changed, over `table` if that is another one."""
+        schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
+        return Policy(table or self.table, schedule=schedule, info=self.info)
+
+    def _over(self, table: Table) -> Policy:
+        """The same policy over a table that contains its rows."""
+        index = {row: i for i, row in enumerate(table.rows)}
+        place = torch.tensor([index[row] for row in self.table.rows], device="cpu")
+        return self._map(lambda stage: stage.moved(place, len(table)), table)
+
     def then(self, other: Policy) -> Policy:
         """This policy followed by `other`; their spaces need not match, and `info` is left out."""
         table = self.table.extended(other.table.rows)
         epochs = sorted({p.epoch for p in (*self.phases, *other.phases)})
-        mine, theirs = _moved(self, table), _moved(other, table)
+        mine, theirs = self._over(table), other._over(table)
         schedule = [(e, (*mine.phase(e).stages, *theirs.phase(e).stages)) for e in epochs]
         return Policy(table, schedule=schedule)
 
@@ -214,10 +229,9 @@ class Policy:
         The signed grid is symmetric, so this only averages p(m) and p(-m); rows are added where the
         table lacks the mirrored magnitude.
         """
-        mirrored = [row.mirrored for row in self.table.rows]
-        policy = _moved(self, self.table.extended(mirrored))
+        policy = self._over(self.table.extended(row.mirrored for row in self.table.rows))
         twin = torch.tensor(policy.table.twins, device="cpu")
-        return policy._map(lambda stage: symmetric_stage(stage, twin))
+        return policy._map(lambda stage: stage.symmetric(twin))
 
     @property
     def most_layers(self) -> int:
@@ -228,24 +242,15 @@ class Policy:
         """The first `count` layers."""
         if not 0 <= count <= self.most_layers:
             raise ValueError(f"first_layers({count}) of a policy of {self.most_layers} layers")
-
-        def cut(phase: Phase) -> list[Stage]:
-            left = count
-            stages: list[Stage] = []
+        schedule = []
+        for phase in self.phases:
+            stages, left = [], count
             for stage in phase.stages:
-                take = min(left, stage.depth)
+                if take := min(left, stage.depth):
+                    stages.append(stage.first(take))
                 left -= take
-                if not take:
-                    continue
-                if isinstance(stage, Layers):
-                    stages.append(Layers(stage.probabilities[:take]))
-                else:
-                    stages.append(
-                        Chains(stage.weights, stage.rows[:, :take], stage.gates[:, :take])
-                    )
-            return stages
-
-        return Policy(self.table, schedule=[(p.epoch, cut(p)) for p in self.phases], info=self.info)
+            schedule.append((phase.epoch, stages))
+        return Policy(self.table, schedule=schedule, info=self.info)
 
     def stretched(self, epochs: int, over: int) -> Policy:
         """A schedule made for `over` epochs, run in `epochs`: phases begin at the same share."""
@@ -258,10 +263,6 @@ class Policy:
         # of phases that fall on one epoch the last is kept
         schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
         return Policy(self.table, schedule=schedule.items(), info=self.info)
-
-    def _map(self, change: Callable[[Stage], Stage]) -> Policy:
-        schedule = [(p.epoch, [change(stage) for stage in p.stages]) for p in self.phases]
-        return Policy(self.table, schedule=schedule, info=self.info)
 
     # Looking at policies
 
@@ -290,44 +291,46 @@ class Policy:
 
     def equals(self, other: Policy) -> bool:
         """Whether both choose the same rows with the same probabilities."""
-        return (
-            self.table == other.table
-            and [p.epoch for p in self.phases] == [p.epoch for p in other.phases]
-            and all(
-                len(a.stages) == len(b.stages)
-                and all(same_stage(s, t) for s, t in zip(a.stages, b.stages, strict=True))
-                for a, b in zip(self.phases, other.phases, strict=True)
-            )
+
+        def numbers(stage: Stage) -> tuple[Any, ...]:
+            return type(stage), [tensor.tolist() for tensor in vars(stage).values()]
+
+        mine, theirs = (
+            [(phase.epoch, list(map(numbers, phase.stages))) for phase in policy.phases]
+            for policy in (self, other)
         )
+        return self.table == other.table and mine == theirs
 
     # Ready-made
 
     @classmethod
+    def repeated(cls, space: Space | Table, shares: Sequence[float], layers: int) -> Policy:
+        """Each layer has these probabilities, one for each row."""
+        if layers < 0:
+            raise ValueError(f"a policy cannot have {layers} layers")
+        layer = torch.tensor(shares, dtype=torch.float64)
+        return cls(space, Layers(layer.expand(layers, -1)))
+
+    @classmethod
     def uniform(cls, space: Space | Table, layers: int) -> Policy:
         """Every transformation equally likely in each layer."""
-        table = space.table if isinstance(space, Space) else space
-        layer = torch.full((len(table),), 1 / len(table), dtype=torch.float64)
-        return cls(table, _repeated(layer, layers))
+        return cls.repeated(space, [1 / len(space)] * len(space), layers)
 
     @classmethod
     def trivial(cls, space: Space | Table, layers: int) -> Policy:
         """DeepTA: in each layer an operation uniformly, then one of its levels uniformly."""
-        table = space.table if isinstance(space, Space) else space
-        operations = [row.operation for row in table.rows]
-        share = [1 / (len(table.operations) * operations.count(op)) for op in operations]
-        layer = torch.tensor(share, dtype=torch.float64)
-        return cls(table, _repeated(layer, layers))
+        operations = [row.operation for row in _table(space).rows]
+        levels = Counter(operations)
+        return cls.repeated(space, [1 / (len(levels) * levels[op]) for op in operations], layers)
 
     @classmethod
     def identity(cls, space: Space | Table | None = None, layers: int = 1) -> Policy:
         """The policy that changes nothing."""
-        table = Table([(Operation("identity"), None)]) if space is None else space
-        table = table.table if isinstance(table, Space) else table
-        if table.identity is None:
+        space = Table([IDENTITY]) if space is None else space
+        place = _table(space).identity
+        if place is None:
             raise ValueError("this space has no identity operation")
-        layer = torch.zeros(len(table), dtype=torch.float64)
-        layer[table.identity] = 1
-        return cls(table, _repeated(layer, layers))
+        return cls.repeated(space, [float(i == place) for i in range(len(space))], layers)
 
     @classmethod
     def always(cls, *operations: Operation) -> Policy:
@@ -335,9 +338,24 @@ class Policy:
         table = Table((operation, None) for operation in operations)
         return cls(table, Layers(torch.eye(len(operations), dtype=torch.float64)))
 
+    @classmethod
+    def of_chains(
+        cls,
+        schedule: Mapping[int, Sequence[tuple[Chain, float]]],
+        info: dict[str, str] | None = None,
+    ) -> Policy:
+        """The policy of (chain, weight) pairs that begin at an epoch.
+
+        The table has the rows of all chains behind identity, which a closed gate applies.
+        """
+        rows = [row for pairs in schedule.values() for chain, _ in pairs for row, _ in chain]
+        index = {row: i for i, row in enumerate(dict.fromkeys([IDENTITY, *rows]))}
+        phases = [(epoch, [Chains.over(index, pairs)]) for epoch, pairs in schedule.items()]
+        return cls(Table(index), schedule=phases, info=info)
+
     def save(self, path: str | Path) -> None:
         """Write the policy as a JSON file (docs/policy-format.md), atomically."""
-        from deepaa.policy.load import save_policy
+        from deepaa.policy.format import save_policy
 
         save_policy(self, path)
 
@@ -354,22 +372,5 @@ def _(keys: Tensor, policy: int, epoch: int) -> tuple[Tensor, Tensor]:
     return choice, choice.new_empty((*choice.shape, source.table.uniforms), dtype=torch.float32)
 
 
-def _moved(policy: Policy, table: Table) -> Policy:
-    """The same policy over a table that contains its rows."""
-    index = {row: i for i, row in enumerate(table.rows)}
-    place = torch.tensor([index[row] for row in policy.table.rows], device="cpu")
-
-    def move(stage: Stage) -> Stage:
-        if isinstance(stage, Chains):
-            return Chains(stage.weights, place[stage.rows], stage.gates)
-        wide = torch.zeros(stage.depth, len(table), dtype=torch.float64)
-        return Layers(wide.index_add_(1, place, stage.probabilities))
-
-    schedule = [(p.epoch, [move(stage) for stage in p.stages]) for p in policy.phases]
-    return Policy(table, schedule=schedule, info=policy.info)
-
-
-def _repeated(layer: Tensor, layers: int) -> Layers:
-    if layers < 0:
-        raise ValueError(f"a policy cannot have {layers} layers")
-    return Layers(layer.expand(layers, -1))
+def _table(space: Space | Table) -> Table:
+    return space.table if isinstance(space, Space) else space

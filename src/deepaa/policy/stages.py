@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -13,25 +13,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepaa.ops import BITS, Operation, Row, Table, choice_word, gate_word
+from deepaa.ops import BITS, Row, choice_word, gate_word
 
-IDENTITY = Row(Operation("identity"), None)
+Chain = Sequence[tuple[Row, float]]
+"""The rows of a chain's slots, and their gates."""
+Numbers = Sequence[Any]
+"""A stage's `constants`, as tensors on a device or as lists."""
 SUM_TOLERANCE = 1e-6
 MAX_SIGNS = 4096
 """Combinations of signs that `symmetric` spells out for one chain."""
 
 
-def _as_float64(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64).detach().cpu()
+def _float64(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
 
 
 def _probabilities(values: Any, what: str) -> Tensor:
-    table = _as_float64(values).clone()
-    if not bool(torch.isfinite(table).all()):
+    """A float64 copy of `values` that holds nothing negative and nothing that is not finite."""
+    table = _float64(values)
+    if not bool(table.isfinite().all()):
         raise ValueError(f"{what} holds a value that is not finite")
     if bool((table < 0).any()):
         raise ValueError(f"{what} holds a negative probability, {float(table.min()):g}")
-    return table
+    return table.clone(memory_format=torch.contiguous_format)
+
+
+def check_sum(numbers: Sequence[float], what: str) -> None:
+    """Raise unless the probabilities sum to 1; the error begins with `what`."""
+    if abs((total := math.fsum(numbers)) - 1) > SUM_TOLERANCE:
+        raise ValueError(f"{what} to {total:.6f}, expected 1")
 
 
 def thresholds(probabilities: Tensor) -> Tensor:
@@ -47,6 +57,11 @@ def thresholds(probabilities: Tensor) -> Tensor:
     return torch.from_numpy(steps)
 
 
+def perplexity(layer: Tensor) -> float:
+    """How many equally likely transformations would be as uncertain as the layer (T,)."""
+    return math.exp(-(layer * layer.clamp(min=1e-300).log()).sum().item())
+
+
 @dataclass(frozen=True, eq=False)
 class Layers:
     """K layers, each a distribution over the rows of the table: one row per layer and image."""
@@ -56,16 +71,13 @@ class Layers:
 
     def __post_init__(self) -> None:
         """Check the distributions."""
-        table = _as_float64(self.probabilities)
+        table = _float64(self.probabilities)
         if table.ndim != 2:
             raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
-        layers = [_probabilities(row, f"layer {k + 1}") for k, row in enumerate(table)]
-        for k, layer in enumerate(layers):
-            if abs(total := math.fsum(layer.tolist())) and abs(total - 1) <= SUM_TOLERANCE:
-                continue
-            raise ValueError(f"layer {k + 1} sums to {total:.6f}, expected 1")
-        stacked = torch.stack(layers) if layers else table
-        object.__setattr__(self, "probabilities", stacked)
+        layers = [_probabilities(row, f"layer {k}") for k, row in enumerate(table, start=1)]
+        for k, layer in enumerate(layers, start=1):
+            check_sum(layer.tolist(), f"layer {k} sums")
+        object.__setattr__(self, "probabilities", torch.stack(layers) if layers else table)
 
     @property
     def depth(self) -> int:
@@ -77,16 +89,14 @@ class Layers:
         """The tensors that `choose` needs on a device."""
         return (thresholds(self.probabilities),) if self.depth else ()
 
-    def choose(
-        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
+    def choose(self, choice: Tensor, gate: Tensor, constants: Numbers, identity: int) -> Tensor:
         """The (N, K) rows that the (N, K) random words of its layers choose."""
         if not self.depth:
             return choice
         found = torch.searchsorted(constants[0], choice.T.contiguous(), right=True)
         return found.T.contiguous()
 
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
         """The rows of one key: `choose` in plain Python, without tensors."""
         return [
             bisect_right(steps, choice_word(key, first + k))
@@ -96,6 +106,19 @@ class Layers:
     def row_uses(self, rows: int, identity: int) -> Tensor:
         """(K, T) how often each layer applies each row."""
         return self.probabilities
+
+    def first(self, count: int) -> Layers:
+        """The first `count` layers."""
+        return Layers(self.probabilities[:count])
+
+    def moved(self, place: Tensor, rows: int) -> Layers:
+        """The layers over a table of more rows, where row i is at `place[i]`."""
+        wide = torch.zeros(self.depth, rows, dtype=torch.float64)
+        return Layers(wide.index_add_(1, place, self.probabilities))
+
+    def symmetric(self, twin: Tensor) -> Layers:
+        """The layers that exchange each row with its `twin` (T,) with probability 1/2."""
+        return Layers((self.probabilities + self.probabilities[:, twin]) / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,24 +137,25 @@ class Chains:
         weights = _probabilities(self.weights, "chain weights")
         gates = _probabilities(self.gates, "chain gates")
         rows = torch.as_tensor(self.rows, dtype=torch.int64).cpu().clone()
-        if weights.ndim != 1 or not len(weights) or rows.ndim != 2 or rows.shape != gates.shape:
+        same = weights.shape == rows.shape[:1] and rows.shape == gates.shape
+        if not same or rows.ndim != 2 or 0 in rows.shape:
             raise ValueError(
-                f"chains need (M,) weights and (M, S) rows and gates, got {tuple(weights.shape)}, "
-                f"{tuple(rows.shape)} and {tuple(gates.shape)}"
+                "chains need (M,) weights and (M, S) rows and gates, at least one chain and at "
+                f"least one slot, got {tuple(weights.shape)}, {tuple(rows.shape)} and "
+                f"{tuple(gates.shape)}"
             )
-        if not rows.shape[1]:
-            raise ValueError("chains need at least one slot")
-        if len(rows) != len(weights):
-            raise ValueError(f"{len(weights)} weights for {len(rows)} chains")
-        if (
-            abs(total := math.fsum(weights.tolist())) > 1 + SUM_TOLERANCE
-            or total < 1 - SUM_TOLERANCE
-        ):
-            raise ValueError(f"chain weights sum to {total:.6f}, expected 1")
+        check_sum(weights.tolist(), "chain weights sum")
         if bool((gates > 1).any()):
             raise ValueError(f"chain gates should be at most 1, got {float(gates.max()):g}")
         for name, value in (("weights", weights), ("rows", rows), ("gates", gates)):
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def over(cls, index: Mapping[Row, int], pairs: Sequence[tuple[Chain, float]]) -> Chains:
+        """The chains and their weights, with rows by their place in a table."""
+        gates = [[gate for _, gate in chain] for chain, _ in pairs]
+        rows = [[index[row] for row, _ in chain] for chain, _ in pairs]
+        return cls(_float64([weight for _, weight in pairs]), torch.tensor(rows), _float64(gates))
 
     @property
     def depth(self) -> int:
@@ -144,15 +168,13 @@ class Chains:
         gates = (self.gates * 2.0**BITS).to(torch.int64)
         return thresholds(self.weights), self.rows, gates
 
-    def choose(
-        self, choice: Tensor, gate: Tensor, constants: Sequence[Tensor], identity: int
-    ) -> Tensor:
+    def choose(self, choice: Tensor, gate: Tensor, constants: Numbers, identity: int) -> Tensor:
         """The (N, S) rows of the slots; the first of the (N, S) random words picks the chain."""
         weights, rows, gates = constants
         chain = torch.searchsorted(weights, choice[:, 0].contiguous(), right=True)
         return torch.where(gate < gates[chain], rows[chain], identity)
 
-    def choose_one(self, key: int, first: int, lists: Sequence[Any], identity: int) -> list[int]:
+    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
         """The rows of one key: `choose` in plain Python, without tensors."""
         weights, rows, gates = lists
         chain = bisect_right(weights, choice_word(key, first))
@@ -169,51 +191,27 @@ class Chains:
         uses[:, identity] += 1 - weight.sum(0)
         return uses.clamp_(min=0)
 
+    def first(self, count: int) -> Chains:
+        """The first `count` slots of each chain."""
+        return Chains(self.weights, self.rows[:, :count], self.gates[:, :count])
+
+    def moved(self, place: Tensor, rows: int) -> Chains:
+        """The chains over a table of more rows, where row i is at `place[i]`."""
+        return Chains(self.weights, place[self.rows], self.gates)
+
+    def symmetric(self, twin: Tensor) -> Chains:
+        """The chains that exchange each row with its `twin` (T,) with probability 1/2."""
+        weights, rows, gates = [], [], []
+        for weight, chain, gate in zip(self.weights.tolist(), self.rows, self.gates, strict=True):
+            ways = [sorted({int(row), int(twin[row])}) for row in chain]
+            if (count := math.prod(map(len, ways))) > MAX_SIGNS:
+                raise ValueError(
+                    f"a chain has {count} combinations of signs; symmetric() takes {MAX_SIGNS}"
+                )
+            weights += [weight / count] * count
+            rows += list(product(*ways))
+            gates += [gate] * count
+        return Chains(_float64(weights), torch.tensor(rows), torch.stack(gates))
+
 
 Stage = Layers | Chains
-Chain = Sequence[tuple[Row, float]]
-"""The rows of a chain's slots, and their gates."""
-
-
-def chains_table(chains: Iterable[Chain]) -> Table:
-    """The rows of the chains behind identity, which a closed gate applies."""
-    rows = [row for chain in chains for row, _ in chain]
-    return Table(dict.fromkeys([IDENTITY, *rows]))
-
-
-def chains_over(table: Table, chains: Sequence[Chain], weights: Sequence[float]) -> Chains:
-    """The chains as a stage over a table that has all of their rows."""
-    index = {row: i for i, row in enumerate(table.rows)}
-    return Chains(
-        _as_float64(weights),
-        torch.tensor([[index[row] for row, _ in chain] for chain in chains]),
-        _as_float64([[gate for _, gate in chain] for chain in chains]),
-    )
-
-
-def symmetric_stage(stage: Stage, twin: Tensor) -> Stage:
-    """The stage that exchanges each row with its `twin` (T,) with probability 1/2."""
-    if isinstance(stage, Layers):
-        return Layers((stage.probabilities + stage.probabilities[:, twin]) / 2)
-    weights, rows, gates = [], [], []
-    for weight, chain, gate in zip(stage.weights.tolist(), stage.rows, stage.gates, strict=True):
-        ways = [sorted({int(row), int(twin[row])}) for row in chain]
-        if (count := math.prod(map(len, ways))) > MAX_SIGNS:
-            raise ValueError(
-                f"a chain has {count} combinations of signs; symmetric() takes {MAX_SIGNS}"
-            )
-        signs = list(product(*ways))
-        weights += [weight / len(signs)] * len(signs)
-        rows += signs
-        gates += [gate.tolist()] * len(signs)
-    return Chains(_as_float64(weights), torch.tensor(rows), _as_float64(gates))
-
-
-def same_stage(a: Stage, b: Stage) -> bool:
-    """Whether two stages are of one shape and hold equal numbers."""
-    if isinstance(a, Layers) and isinstance(b, Layers):
-        return torch.equal(a.probabilities, b.probabilities)
-    if isinstance(a, Chains) and isinstance(b, Chains):
-        pairs = ((a.weights, b.weights), (a.rows, b.rows), (a.gates, b.gates))
-        return all(torch.equal(x, y) for x, y in pairs)
-    return False

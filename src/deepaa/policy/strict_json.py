@@ -1,24 +1,53 @@
-"""Strict JSON: every value that is asked for is checked, and errors name the file and the place.
+"""Strict reading of files: bounded bytes, and JSON in which every value is checked when asked for.
 
-Nothing here knows what a policy is; `deepaa.policy.format` does.
+Errors name the file and the place. What a policy is, `deepaa.policy.format` knows.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
+import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 MAX_INT = 2**53
 """Integers up to here are the same number in every language that reads JSON."""
+MAX_BYTES = 64 << 20
+"""Larger files are refused before they are read."""
 MAX_PARTS = 2_000_000
 """Lists and objects in a file; a few bytes each, but hundreds once they are read."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character, which JSON can spell and UTF-8 cannot hold."""
 
 
 class PolicyFileError(ValueError):
     """A policy file that cannot be read; the message names the file, the place and the reason."""
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a regular file that is not too large; a run's folder means its policy."""
+    try:
+        if (inside := path / "policy.json").is_file():
+            path = inside
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES:
+            return path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        raise FileNotFoundError(path) from None
+    except OSError as error:
+        raise PolicyFileError(f"{path}: cannot be read: {error.strerror}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise PolicyFileError(f"{path}: a folder, expected a policy file")
+    if not stat.S_ISREG(status.st_mode):
+        raise PolicyFileError(f"{path}: not a regular file")
+    raise PolicyFileError(
+        f"{path}: {status.st_size:,} bytes; a policy file has at most {MAX_BYTES:,}"
+    )
 
 
 class _Object(dict[str, Any]):
@@ -74,6 +103,14 @@ class Value:
         place = f"{', '.join(self.path)}: " if self.path else ""
         return PolicyFileError(f"{self.source}: {place}{reason}")
 
+    @contextmanager
+    def checks(self) -> Iterator[None]:
+        """What a constructor refuses inside becomes an error about this piece."""
+        try:
+            yield
+        except ValueError as error:
+            raise self.error(str(error)) from error
+
     def wrong(self, expected: str) -> PolicyFileError:
         """The error for a value of the wrong kind."""
         return self.error(f"expected {expected}, got {shown(self.value)}")
@@ -96,7 +133,7 @@ class Value:
     def entries(self) -> Iterator[tuple[str, Value]]:
         """The keys and values of an object whose keys are free text."""
         for name, value in self._checked_object().items():
-            if not is_text(name):
+            if SURROGATE.search(name):
                 raise self.error(f"key {shown(name)} is not valid Unicode")
             yield name, self.at(f"key {shown(name)}", value)
 
@@ -162,20 +199,9 @@ class Value:
         """A string that UTF-8 can hold."""
         if not isinstance(self.value, str):
             raise self.wrong("text")
-        if not is_text(self.value):
+        if SURROGATE.search(self.value):
             raise self.error(f"{shown(self.value)} is not valid Unicode")
         return self.value
-
-
-def is_text(value: object) -> bool:
-    """Whether `value` is a string that UTF-8 can hold: JSON can spell lone surrogates too."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def shown(value: Any) -> str:

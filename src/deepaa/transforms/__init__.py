@@ -4,7 +4,6 @@ Here belongs what accepts images in the forms that people have. What is drawn fo
 matter of `deepaa.policy`.
 """
 
-from deepaa.transforms.dataset import AugmentedDataset
-from deepaa.transforms.transform import DeepAutoAugment
+from deepaa.transforms.transform import AugmentedDataset, DeepAutoAugment
 
 __all__ = ["AugmentedDataset", "DeepAutoAugment"]

@@ -19,19 +19,12 @@ FLOATS = (np.float16, np.float32, np.float64)
 
 def image_places(leaves: list[Any]) -> list[int]:
     """The places of the images in a flat sample: torchvision's rule, see `DeepAutoAugment`."""
-    explicit: list[int] = []
-    implicit: list[int] = []
+    explicit, implicit = [], []
     for place, leaf in enumerate(leaves):
-        if isinstance(leaf, Tensor):
-            if _is_tv_image(leaf):
-                explicit.append(place)
-            elif leaf.ndim >= 3:
-                implicit.append(place)
-        elif isinstance(leaf, np.ndarray):
-            if _is_image_array(leaf):
-                implicit.append(place)
-        elif _is_pil(leaf):
+        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else _is_pil(leaf):
             explicit.append(place)
+        elif leaf.ndim >= 3 if isinstance(leaf, Tensor) else _is_image_array(leaf):
+            implicit.append(place)
     if not (explicit or implicit):
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
@@ -64,7 +57,9 @@ def _is_tv_image(leaf: Tensor) -> bool:
     return True
 
 
-def _is_image_array(leaf: np.ndarray[Any, Any]) -> bool:
+def _is_image_array(leaf: Any) -> bool:
+    if not isinstance(leaf, np.ndarray):
+        return False
     if leaf.ndim == 2:
         return bool(leaf.dtype == np.uint8)
     return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in (np.uint8, *FLOATS)

@@ -1,10 +1,11 @@
-"""`DeepAutoAugment` applies a policy to PIL images, arrays and tensors and keeps their kind."""
+"""`DeepAutoAugment` applies a policy to images of any kind, `AugmentedDataset` to a dataset."""
 
 from __future__ import annotations
 
 import itertools
+import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.data import get_worker_info
+from torch.utils.data import Dataset, get_worker_info
 
 from deepaa.ops import (
     ForkSafeLock,
@@ -92,7 +93,15 @@ class DeepAutoAugment(nn.Module):
             operations: Your own operations that the policy's file names.
         """
         super().__init__()
-        self.policy = _as_policy(policy, operations)
+        if isinstance(policy, str | Path):
+            policy = load_policy(policy, operations)
+        elif not isinstance(policy, Policy):
+            raise TypeError(f"policy should be a Policy, a name or a path, got {policy!r}")
+        elif operations:
+            raise ValueError(
+                "operations are for policies loaded by name or path; this one has its own"
+            )
+        self.policy = policy
         self.seed = None if seed is None else whole_number(seed, "seed", -(2**63), 2**64 - 1)
         self._start(torch.zeros(1, dtype=torch.int64, device="cpu"), [0, 0])
 
@@ -267,16 +276,6 @@ def _(images: Tensor, keys: Tensor, epoch: Tensor, transform: int) -> Tensor:
     return torch.empty_like(images, memory_format=torch.contiguous_format)
 
 
-def _as_policy(policy: Policy | str | Path, operations: Sequence[Operation]) -> Policy:
-    if isinstance(policy, str | Path):
-        return load_policy(policy, operations)
-    if not isinstance(policy, Policy):
-        raise TypeError(f"policy should be a Policy, a name or a path, got {policy!r}")
-    if operations:
-        raise ValueError("operations are for policies loaded by name or path; this one has its own")
-    return policy
-
-
 def _stream(seed: int, epoch: int, calls: Tensor) -> tuple[int, int]:
     """The (seed, number) of this process's next call in this epoch."""
     with _LOCK:
@@ -285,3 +284,74 @@ def _stream(seed: int, epoch: int, calls: Tensor) -> tuple[int, int]:
         calls[0], calls[1] = call + 1, epoch
     worker = get_worker_info()
     return hash_int(hash_int(seed, epoch), worker.seed if worker else 0), call
+
+
+class AugmentedDataset(Dataset[Any]):
+    """A dataset whose samples are augmented under their index.
+
+    With a seeded transform, item i is a pure function of (seed, epoch, i): the stream is the same
+    for any number of workers, any order, and after a restart. Call `set_epoch` before each epoch,
+    or every epoch repeats the same augmented images. Without a seed, each access draws afresh.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        transform: DeepAutoAugment,
+        *,
+        then: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Check that the dataset can be indexed.
+
+        Args:
+            dataset: Anything with `__getitem__` and `__len__` whose items the transform takes.
+            then: Called with each augmented sample: a v2 pipeline that makes tensors of PIL images.
+        """
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise TypeError(
+                f"AugmentedDataset needs __getitem__ and __len__, which {type(dataset).__name__} "
+                "lacks; call the transform inside an iterable dataset instead"
+            )
+        self.dataset = dataset
+        self.transform = transform
+        self.then = then
+        # Visits, their epoch, and whether a warning was given: shared by all workers.
+        self._visits = shared_tensor(torch.zeros(3, dtype=torch.int64, device="cpu"))
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        """Sample `index`, augmented."""
+        index = whole_number(index, "index of a sample")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"sample {index} of a dataset of {len(self)}")
+        if index < 0:
+            index += len(self)
+        sample = self.dataset[index]
+        if self.transform.seed is None:
+            sample = self.transform(sample)
+        else:
+            self._count_visit()
+            sample = self.transform(sample, index=index)
+        return sample if self.then is None else self.then(sample)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Change the draws; workers that are already running see it."""
+        self.transform.set_epoch(epoch)
+
+    def _count_visit(self) -> None:
+        """Warn once when two whole epochs went by under one number."""
+        count, of_epoch, warned = self._visits.tolist()
+        epoch = self.transform.epoch
+        count = count + 1 if of_epoch == epoch else 1
+        # Workers may overwrite each other's count; it then warns a little later.
+        self._visits[0], self._visits[1] = count, epoch
+        if count > 2 * len(self) and not warned:
+            self._visits[2] = 1
+            warnings.warn(
+                f"{count} samples were drawn in epoch {epoch} from a dataset of {len(self)}: call "
+                "set_epoch(epoch) before each epoch, or it repeats the same augmented images",
+                stacklevel=2,
+            )

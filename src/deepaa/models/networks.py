@@ -1,14 +1,69 @@
-"""Shake-Shake networks (Gastaldi, 2017): two branches, mixed at random for each image."""
+"""Residual networks: wide ones and Shake-Shake."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["ShakeShake", "shake"]
+
+def _three_groups(
+    block: type[_WideBlock | _ShakeBlock], blocks: int, widths: tuple[int, int, int, int]
+) -> nn.Sequential:
+    """Three groups of blocks; the second and the third begin with half the resolution."""
+    layers = []
+    for group, (inputs, outputs) in enumerate(pairwise(widths)):
+        layers.append(block(inputs, outputs, 2 if group else 1))
+        layers += [block(outputs, outputs, 1) for _ in range(blocks - 1)]
+    return nn.Sequential(*layers)
+
+
+# Wide residual networks (Zagoruyko and Komodakis, 2016)
+
+
+class _WideBlock(nn.Module):
+    """Two 3x3 convolutions, each after batch norm and ReLU, beside a shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        same = inputs == outputs and stride == 1
+        self.shortcut = None if same else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = F.relu(self.norm1(x))
+        inner: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active))))
+        # a shortcut that changes the shape starts behind the activation, one that does not at x
+        short: Tensor = x if self.shortcut is None else self.shortcut(active)
+        return short + inner
+
+
+class WideResNet(nn.Module):
+    """Wide residual network of Zagoruyko and Komodakis (2016) for any image size."""
+
+    def __init__(self, depth: int, width: int, classes: int, channels: int = 3) -> None:
+        """WRN-depth-width of the paper; its depth is 6 n + 4."""
+        super().__init__()
+        self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
+        widths = (16, 16 * width, 32 * width, 64 * width)
+        self.blocks = _three_groups(_WideBlock, (depth - 4) // 6, widths)
+        self.norm = nn.BatchNorm2d(widths[3])
+        self.classify = nn.Linear(widths[3], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (N, classes) of normalised images (N, C, H, W)."""
+        x = F.relu(self.norm(self.blocks(self.stem(x))))
+        out: Tensor = self.classify(x.mean((2, 3)))
+        return out
+
+
+# Shake-Shake networks (Gastaldi, 2017)
 
 
 class _Shake(torch.autograd.Function):
@@ -36,11 +91,7 @@ class _Shake(torch.autograd.Function):
 def shake(first: Tensor, second: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     """The mixture alpha first + (1 - alpha) second, with the gradient of beta for alpha.
 
-    Args:
-        first: (N, C, H, W).
-        second: (N, C, H, W).
-        alpha: (N, 1, 1, 1), the share of `first` in the result.
-        beta: (N, 1, 1, 1), the share of the gradient that `first` gets.
+    The branches are (N, C, H, W), alpha and beta (N, 1, 1, 1): a share for each image.
     """
     mixed: Tensor = _Shake.apply(first, second, alpha.to(first.dtype), beta.to(first.dtype))
     return mixed
@@ -76,11 +127,9 @@ class _Shortcut(nn.Module):
         # the shift is one pixel right and down; what moves out is lost, zeros move in
         moved = F.pad(active, (1, -1, 1, -1))
         step = self.stride
-        both = [
-            self.straight(active[:, :, ::step, ::step]),
-            self.shifted(moved[:, :, ::step, ::step]),
-        ]
-        out: Tensor = self.norm(torch.cat(both, 1))
+        straight = self.straight(active[:, :, ::step, ::step])
+        shifted = self.shifted(moved[:, :, ::step, ::step])
+        out: Tensor = self.norm(torch.cat([straight, shifted], 1))
         return out
 
 
@@ -116,23 +165,14 @@ class ShakeShake(nn.Module):
     def __init__(self, depth: int, width: int, classes: int, channels: int = 3) -> None:
         """Networks of the paper have depth 26 and the width (of the first group) 32, 64 or 96."""
         super().__init__()
-        if depth < 8 or (depth - 2) % 6:
-            raise ValueError(f"depth should be 6 n + 2 with n above 0, got {depth}")
-        blocks = (depth - 2) // 6
+        self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
+        self.norm = nn.BatchNorm2d(16)
         widths = (16, width, 2 * width, 4 * width)
-        self.stem = nn.Conv2d(channels, widths[0], 3, 1, 1, bias=False)
-        self.norm = nn.BatchNorm2d(widths[0])
-        layers: list[nn.Module] = []
-        for group in range(3):
-            for block in range(blocks):
-                inputs = widths[group] if block == 0 else widths[group + 1]
-                stride = 2 if group > 0 and block == 0 else 1
-                layers.append(_ShakeBlock(inputs, widths[group + 1], stride))
-        self.blocks = nn.Sequential(*layers)
+        self.blocks = _three_groups(_ShakeBlock, (depth - 2) // 6, widths)
         self.classify = nn.Linear(widths[3], classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised images (N, C, H, W) to logits (N, classes)."""
+        """Logits (N, classes) of normalised images (N, C, H, W)."""
         x = F.relu(self.blocks(self.norm(self.stem(x))))
         out: Tensor = self.classify(x.mean((2, 3)))
         return out

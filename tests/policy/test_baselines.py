@@ -18,6 +18,7 @@ import torch
 from frequencies import Step, check_counts, our_name, outcomes, step
 from oracle import pil_batch, random_uniform
 from PIL import Image, ImageDraw, ImageOps
+from policy_text import loads
 from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F
 
@@ -37,10 +38,8 @@ from deepaa.policy.baselines import (
     trivial_augment_wide,
     uniform_augment,
 )
-from deepaa.policy.load import loads
-from deepaa.policy.names import GENERATED
+from deepaa.policy.load import GENERATED, compared_policy, with_defaults
 from deepaa.policy.policy import Policy
-from deepaa.policy.published import compared_policy, with_defaults
 from deepaa.policy.stages import Chains, Layers
 from deepaa.transforms.transform import DeepAutoAugment
 
@@ -346,7 +345,7 @@ def test_autoaugment_without_torchvision(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_autoaugment_imports_torchvision() -> None:
     code = (
-        "import sys\nfrom deepaa.policy.published import compared_policy\n"
+        "import sys\nfrom deepaa.policy.load import compared_policy\n"
         "for name in ('trivialaugment-wide', 'randaugment', 'uniformaugment', 'deepta'):\n"
         "    compared_policy(name)\n"
         "print('torchvision' in sys.modules)"
