@@ -14,28 +14,8 @@ from PIL import Image
 
 from deepaa.ops.space import CIFAR, Operation, Table
 from deepaa.policy.policy import Layers, Policy
-from deepaa.report.accuracy_tables import AccuracyRow, DepthAccuracy
-from deepaa.report.charts import padded, smoothed, ticks
-from deepaa.report.comparison import compare_policies, load_entries
-from deepaa.report.figures import (
-    CELL,
-    FULL,
-    MOST_POINTS,
-    plot_accuracy,
-    plot_accuracy_by_depth,
-    plot_comparison,
-    plot_depth,
-    plot_identity_steps,
-    plot_magnitudes,
-    plot_operations,
-    plot_steps,
-    plot_uncertainty,
-    share_text,
-)
-from deepaa.report.policy_tables import layer_table, magnitude_tables, operation_table
-from deepaa.report.save import figure_bytes, parse_formats, save_figures
-from deepaa.report.search_tables import DepthRow, DroppedLayer, StepCurve
-from deepaa.report.svg import (
+from deepaa.report.comparison import compare_policies, load_entries, plot_comparison
+from deepaa.report.drawing import (
     COLOURS,
     MARGIN,
     Dot,
@@ -43,9 +23,32 @@ from deepaa.report.svg import (
     Line,
     Rect,
     Text,
+    figure_bytes,
     inline_svg,
+    parse_formats,
+    save_figures,
     standalone_svg,
 )
+from deepaa.report.figures import (
+    CELL,
+    FULL,
+    MOST_POINTS,
+    padded,
+    plot_accuracy,
+    plot_accuracy_by_depth,
+    plot_depth,
+    plot_identity_steps,
+    plot_magnitudes,
+    plot_operations,
+    plot_steps,
+    plot_uncertainty,
+    share_text,
+    smoothed,
+    ticks,
+)
+from deepaa.report.operation_tables import magnitude_tables, operation_table
+from deepaa.report.policy_tables import layer_table
+from deepaa.report.run_tables import AccuracyRow, DepthAccuracy, DepthRow, DroppedLayer, StepCurve
 
 TABLE = Table(
     [

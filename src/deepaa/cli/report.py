@@ -92,7 +92,7 @@ def report(
     if watch:
         subject = _watch(subject, operations, page)
     if figures is not None:
-        files = save_figures(make_figures(subject, found, epoch).all, figures, kinds)
+        files = save_figures(make_figures(subject, found, epoch), figures, kinds)
         typer.echo(f"wrote {len(files)} figures to {figures}")
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,27 +13,24 @@ from PIL.Image import Image
 
 from deepaa.policy import Policy
 from deepaa.report import figures as draw
-from deepaa.report import search_tables as tables
-from deepaa.report.accuracy_tables import Results, accuracy_by_depth, accuracy_by_setting
-from deepaa.report.comparison import Comparison
-from deepaa.report.load import Subject
-from deepaa.report.pictures import (
-    Originals,
-    PictureRow,
-    find_originals,
-    layer_rows,
-    png_url,
-    transformation_rows,
-)
-from deepaa.report.policy_tables import (
-    layer_table,
+from deepaa.report import run_tables as runs
+from deepaa.report.comparison import Comparison, plot_comparison
+from deepaa.report.drawing import Drawing, css_variables, inline_svg
+from deepaa.report.operation_tables import (
     likely_sequences,
     magnitude_tables,
     operation_table,
     top_transformations,
 )
-from deepaa.report.svg import Drawing, css_variables, inline_svg
-from deepaa.report.wording import layer_sentences, percent
+from deepaa.report.pictures import (
+    Originals,
+    find_originals,
+    layer_rows,
+    png_url,
+    transformation_rows,
+)
+from deepaa.report.policy_tables import layer_sentences, layer_table, percent
+from deepaa.report.run_tables import Results, Subject
 from deepaa.train import ENOUGH
 
 MAX_BYTES = 5_000_000
@@ -60,51 +56,34 @@ class Options(NamedTuple):
 DEFAULT = Options()
 
 
-# Drawings and pictures
-
-
-class Figures(NamedTuple):
-    """All drawings of a report, by the place where they stand."""
-
-    operations: tuple[Drawing, ...] = ()
-    magnitudes: tuple[Drawing, ...] = ()
-    uncertainty: tuple[Drawing, ...] = ()
-    depth: tuple[Drawing, ...] = ()
-    steps: tuple[Drawing, ...] = ()
-    identity_steps: tuple[Drawing, ...] = ()
-    accuracy: tuple[Drawing, ...] = ()
-
-    @property
-    def all(self) -> list[Drawing]:
-        """Every drawing once."""
-        return [drawing for part in self for drawing in part]
-
-
-def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Figures:
+def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> list[Drawing]:
     """The drawings that the subject has data for."""
-    curves, depth = tables.step_curves(subject.records), tables.depth_table(subject.records)
-    series = accuracy_by_depth(results)
-    found = Figures(
-        steps=draw.plot_steps(curves),
-        identity_steps=draw.plot_identity_steps(curves),
-        depth=(
-            *(draw.plot_depth(depth) if depth else ()),
-            *([draw.plot_accuracy_by_depth(series)] if series else ()),
-        ),
-        accuracy=tuple(
-            draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
-            for i, rows in enumerate(accuracy_by_setting(results).values(), start=1)
-        ),
-    )
+    return [drawing for part in _figures(subject, results, epoch).values() for drawing in part]
+
+
+def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequence[Drawing]]:
+    """The same, by the part of the page where they stand."""
+    found: dict[str, Sequence[Drawing]] = {}
     policy = _shown_layers(subject, epoch)
-    if policy is None:
-        return found
-    layers, dropped = layer_table(policy, epoch), tables.dropped_layer(subject.records)
-    return found._replace(
-        operations=(draw.plot_operations(operation_table(policy, epoch), subject.unfinished),),
-        magnitudes=tuple(map(draw.plot_magnitudes, magnitude_tables(policy, epoch))),
-        uncertainty=draw.plot_uncertainty(layers, dropped),
-    )
+    if policy is not None:
+        operations = operation_table(policy, epoch)
+        layers, dropped = layer_table(policy, epoch), runs.dropped_layer(subject.records)
+        found["operations"] = [draw.plot_operations(operations, subject.unfinished)]
+        found["magnitudes"] = [draw.plot_magnitudes(t) for t in magnitude_tables(policy, epoch)]
+        found["uncertainty"] = draw.plot_uncertainty(layers, dropped)
+    depth, series = runs.depth_table(subject.records), runs.accuracy_by_depth(results)
+    found["depth"] = [
+        *(draw.plot_depth(depth) if depth else ()),
+        *([draw.plot_accuracy_by_depth(series)] if series else ()),
+    ]
+    curves = runs.step_curves(subject.records)
+    found["steps"] = draw.plot_steps(curves)
+    found["identity_steps"] = draw.plot_identity_steps(curves)
+    found["accuracy"] = [
+        draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
+        for i, rows in enumerate(runs.accuracy_by_setting(results).values(), start=1)
+    ]
+    return found
 
 
 def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
@@ -115,29 +94,9 @@ def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
     return subject.policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
 
 
-class Examples(NamedTuple):
-    """Pictures, and where the originals come from."""
-
-    origin: str
-    layers: tuple[PictureRow, ...]
-    transformations: tuple[PictureRow, ...]
-
-
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
     return find_originals(subject.config, options.images, options.data, options.size)
-
-
-def _examples(policy: Policy, options: Options, originals: Originals, count: int) -> Examples:
-    """Pictures of the policy at work on the first `count` images."""
-    images = originals.images[:count]
-    layers = layer_rows(images, policy, options.seed, options.epoch)
-    uses = top_transformations(policy, epoch=options.epoch)
-    single = transformation_rows(images[:4], policy, uses, options.seed)
-    return Examples(originals.origin, layers, single)
-
-
-# Pages
 
 
 def make_page(
@@ -161,7 +120,12 @@ def make_page(
     for count in (options.images, options.images // 3, 0):
         examples = None
         if policy is not None and originals is not None and count:
-            examples = _examples(policy, options, originals, count)
+            images, uses = originals.images[:count], top_transformations(policy, 8, options.epoch)
+            examples = {
+                "origin": originals.origin,
+                "layers": layer_rows(images, policy, options.seed, options.epoch),
+                "transformations": transformation_rows(images[:4], policy, uses, options.seed),
+            }
         page = _render("report.html", GENERATOR, now, {**context, "examples": examples})
         if len(page.encode()) < MAX_BYTES:
             return page
@@ -175,7 +139,7 @@ def comparison_page(found: Comparison, samples: Image | None = None) -> str:
         "kicker": "augmentation policies",
         "reload": 0,
         "found": found,
-        "figure": draw.plot_comparison(found),
+        "figure": plot_comparison(found),
         "samples": png_url(samples) if samples is not None else "",
     }
     return _render("comparison.html", "deepaa compare", "", context)
@@ -188,11 +152,8 @@ def _render(template: str, generator: str, now: str, context: Mapping[str, Any])
     except ImportError:  # torch brings it, but not for ever
         raise ValueError("the page needs jinja2: pip install 'deepaa[report]'") from None
 
-    def read(name: str) -> str:
-        return files("deepaa").joinpath("report", "templates", name).read_text("utf-8")
-
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(read),
+        loader=jinja2.PackageLoader("deepaa.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -202,8 +163,7 @@ def _render(template: str, generator: str, now: str, context: Mapping[str, Any])
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = percent
     return environment.get_template(template).render(
-        style=Markup(css_variables() + read("style.css")),
-        script=Markup(read("script.js")),
+        colours=Markup(css_variables()),
         generator=generator,
         now=now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         **context,
@@ -222,21 +182,21 @@ def _context(
     subject: Subject, policy: Policy | None, results: Results, options: Options
 ) -> dict[str, Any]:
     """What the template of a report needs, but for the pictures."""
-    figures = make_figures(subject, results, options.epoch)
+    figures = _figures(subject, results, options.epoch)
     context = {
         "subject": subject,
         "title": _title(subject),
         "kicker": f"augmentation policy · {_STATUS[subject.status]}",
         "reload": RELOAD_SECONDS if options.live else 0,
         "figures": figures,
-        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures.depth),
-        "depth": tables.depth_table(subject.records),
-        "stop": tables.stop_text(subject) if subject.status != "policy" else "",
-        "costs": tables.cost_table(subject.records),
+        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures["depth"]),
+        "depth": runs.depth_table(subject.records),
+        "stop": runs.stop_text(subject) if subject.status != "policy" else "",
+        "costs": runs.cost_table(subject.records),
         "hardware": _hardware(subject.provenance),
-        "dropped": tables.dropped_layer(subject.records),
-        "memory": tables.peak_memory(subject.records),
-        "accuracy": accuracy_by_setting(results),
+        "dropped": runs.dropped_layer(subject.records),
+        "memory": runs.peak_memory(subject.records),
+        "accuracy": runs.accuracy_by_setting(results),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
         "own_operations": subject.config.get("source", {}).get("operations"),
         "facts": list(_facts(subject)),
@@ -245,7 +205,7 @@ def _context(
     }
     if policy is None:
         return context
-    layers = layer_table(policy, options.epoch, top=len(policy.table.operations))
+    layers = layer_table(policy, options.epoch, top=None)
     return context | {
         "sentences": layer_sentences(layers, subject.unfinished),
         "layers": layers,

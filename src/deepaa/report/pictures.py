@@ -18,7 +18,7 @@ from torch import Tensor
 from deepaa.data import EMBEDDED, DataSpec, load_images
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy
-from deepaa.report.policy_tables import TransformationUse
+from deepaa.report.operation_tables import TransformationUse
 
 if TYPE_CHECKING:
     from deepaa.report.comparison import Entry

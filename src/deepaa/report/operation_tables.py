@@ -1,0 +1,197 @@
+"""The operations of a policy as tables for figures and pages: by layer, magnitude and sequence."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from deepaa.ops import Transformation
+from deepaa.policy import Layers, Policy, Stage
+from deepaa.report.policy_tables import layer_table
+
+FAMILIES: Mapping[str, tuple[str, ...]] = {
+    "nothing": ("identity",),
+    "geometry": (
+        *("shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+        *("flip", "crop", "resized_crop"),
+    ),
+    "colour": (
+        *("auto_contrast", "invert", "equalize", "solarize", "posterize"),
+        *("contrast", "color", "brightness", "sharpness"),
+    ),
+    "erasing": ("cutout",),
+}
+OWN = "own"
+"""Family of operations that are not built in."""
+RARE = 0.001
+"""An operation below this share of a layer gets no table of its magnitudes there."""
+WIDTH = 4096
+"""Partial sequences that are followed; shares below the last of them are lost."""
+
+
+class OperationRow(NamedTuple):
+    """An operation's probability in every layer."""
+
+    name: str
+    family: str
+    probabilities: tuple[float, ...]
+
+    @property
+    def uses(self) -> float:
+        """How often an image meets the operation."""
+        return round(sum(self.probabilities), 12)
+
+    @property
+    def peak(self) -> int:
+        """The layer, counted from 1, that uses it most; 0 if none does."""
+        most = max(self.probabilities, default=0.0)
+        return 1 + self.probabilities.index(most) if most else 0
+
+
+def operation_table(policy: Policy, epoch: int = 0) -> tuple[OperationRow, ...]:
+    """The distribution of operations at each layer (the paper's Figure 3).
+
+    Operations come family by family, within one in the order of the policy's table.
+    """
+    layers = [
+        {share.name: share.probability for share in layer.operations}
+        for layer in layer_table(policy, epoch, top=None)
+    ]
+    rows = [
+        OperationRow(name, _family(name), tuple(shares.get(name, 0.0) for shares in layers))
+        for name in dict.fromkeys(op.name for op in policy.table.operations)
+    ]
+    order = [*FAMILIES, OWN]
+    return tuple(sorted(rows, key=lambda row: order.index(row.family)))
+
+
+def _family(name: str) -> str:
+    return next((family for family, names in FAMILIES.items() if name in names), OWN)
+
+
+class MagnitudeTable(NamedTuple):
+    """How an operation's magnitudes are distributed in each layer (Appendices B and C)."""
+
+    name: str
+    family: str
+    magnitudes: tuple[float, ...]
+    """Rising."""
+    probabilities: tuple[float, ...]
+    """Of the operation, per layer."""
+    shares: tuple[tuple[float, ...], ...]
+    """Per layer and magnitude, summing to 1; empty where the layer hardly uses the operation."""
+
+
+def magnitude_tables(policy: Policy, epoch: int = 0) -> tuple[MagnitudeTable, ...]:
+    """A table for each operation with several magnitudes that some layer uses."""
+    layers = [
+        {
+            share.name: dict(share.magnitudes)
+            for share in layer.operations
+            if share.probability >= RARE
+        }
+        for layer in layer_table(policy, epoch, top=None)
+    ]
+    found = []
+    for row in operation_table(policy, epoch):
+        own = [r.magnitude for r in policy.table.rows if r.operation.name == row.name]
+        levels = sorted({magnitude for magnitude in own if magnitude is not None})
+        if len(levels) < 2 or max(row.probabilities, default=0.0) < RARE:
+            continue
+        shares = tuple(
+            tuple(known[row.name].get(m, 0.0) for m in levels) if row.name in known else ()
+            for known in layers
+        )
+        found.append(MagnitudeTable(row.name, row.family, tuple(levels), row.probabilities, shares))
+    return tuple(found)
+
+
+# Sequences
+
+
+class OperationSequence(NamedTuple):
+    """Operations that an image meets one after the other, and the share of images that do."""
+
+    operations: tuple[str, ...]
+    """Without identity; empty where the image stays as it is."""
+    probability: float
+
+
+Choices = dict[tuple[str, ...], float]
+
+
+def likely_sequences(
+    policy: Policy, top: int = 10, epoch: int = 0
+) -> tuple[OperationSequence, ...]:
+    """The most frequent sequences of operations, the most frequent first.
+
+    Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
+    policy has more than some thousands of them, the shares are lower bounds.
+    """
+    rows = [row.operation.name for row in policy.table.rows]
+    names = [() if name == "identity" else (name,) for name in rows]
+    known: Choices = {(): 1.0}
+    for stage in policy.phase(epoch).stages:
+        for choices in _factors(stage, names):
+            known = _extended(known, choices)
+    best = sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))
+    return tuple(OperationSequence(*item) for item in best[:top])
+
+
+def _factors(stage: Stage, names: Sequence[tuple[str, ...]]) -> Iterator[Choices]:
+    """Independent parts of a stage: each layer, or all slots of chains at once."""
+    if isinstance(stage, Layers):
+        for layer in stage.probabilities.tolist():
+            yield _summed(zip(names, layer, strict=True))
+        return
+    ends: list[tuple[tuple[str, ...], float]] = []
+    for weight, rows, gates in zip(
+        stage.weights.tolist(), stage.rows.tolist(), stage.gates.tolist(), strict=True
+    ):
+        chain: Choices = {(): weight}
+        for row, gate in zip(rows, gates, strict=True):
+            chain = _extended(chain, _summed([(names[row], gate), ((), 1 - gate)]))
+        ends += chain.items()
+    yield _summed(ends)
+
+
+def _summed(items: Iterable[tuple[tuple[str, ...], float]]) -> Choices:
+    found: Choices = {}
+    for key, p in items:
+        if p > 0:
+            found[key] = found.get(key, 0.0) + p
+    return found
+
+
+def _extended(known: Choices, choices: Choices) -> Choices:
+    """Every sequence followed by every choice; only the likeliest are kept."""
+    found = _summed(
+        (first + second, p * q) for first, p in known.items() for second, q in choices.items()
+    )
+    if len(found) <= WIDTH:
+        return found
+    return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))
+
+
+class TransformationUse(NamedTuple):
+    """A transformation and how often an image meets it, on average over a draw."""
+
+    row: int
+    """Its place in the policy's table."""
+    transformation: Transformation
+    uses: float
+
+
+def top_transformations(
+    policy: Policy, top: int = 8, epoch: int = 0
+) -> tuple[TransformationUse, ...]:
+    """The most used transformation of each of the most used operations, without identity."""
+    uses = policy.row_probabilities(epoch).sum(0).tolist()
+    by_name: dict[str, list[TransformationUse]] = {}
+    for i, (row, use) in enumerate(zip(policy.table.rows, uses, strict=True)):
+        if use > 0 and row.operation.name != "identity":
+            found = TransformationUse(i, row.transformation, use)
+            by_name.setdefault(row.operation.name, []).append(found)
+    ranked = sorted(by_name.values(), key=lambda group: -round(sum(u.uses for u in group), 12))
+    return tuple(max(group, key=lambda u: round(u.uses, 12)) for group in ranked[:top])
