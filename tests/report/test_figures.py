@@ -37,7 +37,6 @@ from deepaa.report.figures import (
     plot_accuracy,
     plot_accuracy_by_depth,
     plot_depth,
-    plot_identity_steps,
     plot_magnitudes,
     plot_operations,
     plot_steps,
@@ -48,7 +47,7 @@ from deepaa.report.figures import (
 )
 from deepaa.report.operation_tables import magnitude_tables, operation_table
 from deepaa.report.policy_tables import layer_table
-from deepaa.report.run_tables import AccuracyRow, DepthAccuracy, DepthRow, DroppedLayer, StepCurve
+from deepaa.report.run_tables import AccuracyRow, DroppedLayer, StepCurve
 
 TABLE = Table(
     [
@@ -59,9 +58,10 @@ TABLE = Table(
     ]
 )
 POLICY = Policy(TABLE, Layers(torch.tensor([[0.0, 0.5, 0.125, 0.375], [0.75, 0.0, 0.25, 0.0]])))
+NAMES = ("layer", "kept", "improvement_mean", "improvement_std", "deepta_mean", "deepta_std")
 DEPTH = (
-    DepthRow(1, True, "asked for", 0.1, 0.05, 0.08, 0.06),
-    DepthRow(2, False, "identity", 0.1, 0.05, 0.12, 0.09),
+    dict(zip(NAMES, (1, True, 0.1, 0.05, 0.08, 0.06), strict=True)),
+    dict(zip(NAMES, (2, False, 0.1, 0.05, 0.12, 0.09), strict=True)),
 )
 CURVE = StepCurve(1, (1, 2, 3), (0.1, 0.3, 0.2), (0.9, 0.5, 0.1))
 ROW = AccuracyRow("one", 3, "cifar10", "small", 10, 4, 0.95, 0.002)
@@ -79,11 +79,11 @@ def drawings() -> list[Drawing]:
             for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99))
         ],
         *plot_depth(DEPTH),
-        *plot_steps([CURVE]),
-        *plot_identity_steps([CURVE]),
+        *plot_steps([CURVE], "similarity"),
+        *plot_steps([CURVE], "identity"),
         plot_accuracy([ROW, ROW._replace(method="two", mean=0.9, half_width=None)]),
         plot_accuracy([ROW._replace(half_width=0.9), ROW])._replace(name="wide-intervals"),
-        plot_accuracy_by_depth([DepthAccuracy("p", points), DepthAccuracy("deepta", points)]),
+        plot_accuracy_by_depth([("p", points), ("deepta", points)]),
         plot_comparison(compare_policies(load_entries(["none", "crop-flip", "trivialaugment"]))),
     ]
 
@@ -116,7 +116,7 @@ def test_a_dropped_layer_is_hollow() -> None:
 def test_a_thinned_curve_keeps_its_ends() -> None:
     steps = tuple(range(1, 2 * MOST_POINTS + 1))
     values = tuple(step / 1000 for step in steps)
-    (drawing,) = plot_identity_steps([StepCurve(1, steps, values, values)])
+    (drawing,) = plot_steps([StepCurve(1, steps, values, values)], "identity")
     (line,) = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) > 2]
     assert len(line.points) == MOST_POINTS + 1
     assert {"1", str(2 * MOST_POINTS)} <= {m.text for m in drawing.marks if isinstance(m, Text)}
@@ -174,7 +174,7 @@ def test_dropped_layers_are_hollow_and_deepta_is_dashed() -> None:
 
 
 def test_higher_values_are_drawn_higher() -> None:
-    (drawing,) = plot_identity_steps([CURVE])
+    (drawing,) = plot_steps([CURVE], "identity")
     lines = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) == 3]
     (points,) = (line.points for line in lines)
     assert points[0][0] < points[1][0] < points[2][0]
@@ -184,7 +184,7 @@ def test_higher_values_are_drawn_higher() -> None:
 def test_long_curves_are_thinned() -> None:
     n = 5000
     long = StepCurve(1, tuple(range(n)), (0.5,) * n, (0.5,) * n)
-    (drawing,) = plot_steps([long])
+    (drawing,) = plot_steps([long], "similarity")
     assert max(len(m.points) for m in drawing.marks if isinstance(m, Line)) <= 300
 
 

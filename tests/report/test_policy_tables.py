@@ -18,7 +18,6 @@ from deepaa.report.policy_tables import (
     layer_table,
     magnitudes_text,
     policy_table,
-    use_table,
 )
 
 IDENTITY, INVERT, FLIP = Operation("identity"), Operation("invert"), Operation("flip")
@@ -85,7 +84,7 @@ def test_closed_gates_count_as_identity():
         ("invert", 0.25),
     ]
     assert second.identity == 0.5
-    assert use_table(Policy(SMALL, chains)) == (
+    assert policy_table(Policy(SMALL, chains), "mine").uses == (
         OperationUses("rotate", 0.875),
         OperationUses("invert", 0.625),
         OperationUses("identity", 0.5),
@@ -93,12 +92,12 @@ def test_closed_gates_count_as_identity():
 
 
 def test_uses_add_up_over_layers_and_leave_out_the_unused():
-    assert use_table(TWO_LAYERS) == (
+    assert policy_table(TWO_LAYERS, "mine").uses == (
         OperationUses("identity", 1.0),
         OperationUses("invert", 0.5),
         OperationUses("rotate", 0.5),
     )
-    assert [use.name for use in use_table(Policy.identity(CIFAR))] == ["identity"]
+    assert [use.name for use in policy_table(Policy.identity(CIFAR), "mine").uses] == ["identity"]
 
 
 def test_a_schedule_is_shown_at_an_epoch():

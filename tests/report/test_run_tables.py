@@ -9,9 +9,6 @@ import pytest
 
 from deepaa.report.run_tables import (
     AccuracyRow,
-    CostRow,
-    DepthAccuracy,
-    DepthRow,
     DroppedLayer,
     StepCurve,
     Subject,
@@ -58,7 +55,7 @@ def test_steps() -> None:
 
 
 def test_depth() -> None:
-    assert depth_table(RECORDS) == (DepthRow(1, True, "asked for", 0.1, 0.2, 0.3, 0.4),)
+    assert depth_table((*RECORDS, layer(1, deepta_mean=0.7))) == [layer(1, deepta_mean=0.7)]
 
 
 def test_the_layer_that_ended_the_search() -> None:
@@ -75,13 +72,13 @@ def test_peak_memory() -> None:
 
 
 def test_costs() -> None:
-    assert cost_table(RECORDS) == (
-        CostRow("pre-training", 1, 1000, 4.0),
-        CostRow("layer 1", 2, 150, 3.0),
-        CostRow("layer 2", 1, 51, 0.5),
-        CostRow("all", 0, 1201, 7.5),
-    )
-    assert cost_table([]) == ()
+    assert cost_table(RECORDS) == [
+        ("pre-training", 1, 1000, 4.0),
+        ("layer 1", 2, 150, 3.0),
+        ("layer 2", 1, 51, 0.5),
+        ("all", 0, 1201, 7.5),
+    ]
+    assert cost_table([]) == []
 
 
 @pytest.mark.parametrize(
@@ -114,8 +111,11 @@ def test_the_tables_read_what_a_search_writes() -> None:
     ended = LayerRecord(1, True, "asked for", 0.1, 0.01, 0.1, 0.2, 0.3, 0.4, 20, 0.2)
     records = [json.loads(json.dumps(r)) for r in (written, {"kind": "layer", **ended._asdict()})]
     assert step_curves(records) == (StepCurve(1, (1,), (0.5,), (0.9,)),)
-    assert depth_table(records) == (DepthRow(1, True, "asked for", 0.1, 0.2, 0.3, 0.4),)
-    assert cost_table(records)[-1] == CostRow("all", 0, 20, pytest.approx(0.3))
+    (row,) = depth_table(records)
+    assert (row["layer"], row["kept"], row["reason"]) == (1, True, "asked for")
+    names = ("improvement_mean", "improvement_std", "deepta_mean", "deepta_std")
+    assert [row[name] for name in names] == [0.1, 0.2, 0.3, 0.4]
+    assert cost_table(records)[-1] == ("all", 0, 20, pytest.approx(0.3))
 
 
 # Trainings
@@ -166,11 +166,10 @@ def test_accuracy_by_depth_needs_two_depths_in_one_setting() -> None:
             (one, other),
         ]
     )
-    assert [(series.method, [row.layers for row in series.points]) for series in found] == [
+    assert [(method, [row.layers for row in points]) for method, points in found] == [
         ("run/policy.json", [1, 2]),
         ("deepta", [1, 3]),
     ]
-    assert isinstance(found[0], DepthAccuracy)
 
 
 def test_depths_of_different_policies_are_not_joined() -> None:
@@ -181,15 +180,15 @@ def test_depths_of_different_policies_are_not_joined() -> None:
         (one, facts("run/policy.json", 4)),
         (one, facts("run/policy.json", 6, defaults=True)),
     ]
-    assert accuracy_by_depth(alone) == ()
+    assert accuracy_by_depth(alone) == []
     shallow = [
         (one, facts("run/policy.json", 5, defaults=True, first_layers=2)),
         (one, facts("run/policy.json", 4, defaults=True, first_layers=1)),
         (two, facts("run/policy.json", 4, defaults=True, first_layers=1)),
     ]
-    (found,) = accuracy_by_depth([*alone, *shallow])
-    assert found.method == "run/policy.json, defaults on"
-    assert [(row.layers, row.seeds) for row in found.points] == [(1, 2), (2, 1)]
+    ((method, points),) = accuracy_by_depth([*alone, *shallow])
+    assert method == "run/policy.json, defaults on"
+    assert [(row.layers, row.seeds) for row in points] == [(1, 2), (2, 1)]
 
 
 def test_trainings_that_look_alike_say_how_they_differ() -> None:
@@ -210,7 +209,7 @@ def test_trainings_that_look_alike_say_how_they_differ() -> None:
 def test_methods_of_several_settings_say_which() -> None:
     one = [result(0, 0.8)]
     rows = [(one, {**facts("deepta", n), "model": model}) for n in (1, 2) for model in ("a", "b")]
-    assert [s.method for s in accuracy_by_depth(rows)] == [
+    assert [method for method, _ in accuracy_by_depth(rows)] == [
         "deepta, cifar10, a",
         "deepta, cifar10, b",
     ]

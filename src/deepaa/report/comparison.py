@@ -52,11 +52,6 @@ class Entry(NamedTuple):
         """Layers without the default augmentation."""
         return self.policy.depth - len(self.defaults)
 
-    @property
-    def own(self) -> Policy:
-        """The policy without the default augmentation."""
-        return self.policy.first_layers(self.depth)
-
 
 class Bar(NamedTuple):
     """How often an image meets an operation, summed over all layers."""
@@ -173,8 +168,7 @@ def _labels(sources: Sequence[str]) -> list[str]:
 
 def compare_policies(entries: Sequence[Entry], *, space: SpaceName = "cifar") -> Comparison:
     """How often an image meets each operation, how much is hidden, and distances."""
-    ranges = {item.operation: item for item in _ranges(entries)}
-    names = _operations(entries)
+    ranges, names = _ranges(entries), _operations(entries)
     return Comparison(
         policies=tuple(_bars(entry, names, ranges, SIDES[space]) for entry in entries),
         ranges=tuple(ranges[name] for name in names if name in ranges),
@@ -184,24 +178,21 @@ def compare_policies(entries: Sequence[Entry], *, space: SpaceName = "cifar") ->
 
 def _operations(entries: Iterable[Entry]) -> list[str]:
     """The names that occur: in the order of the paper's spaces, then others, identity last."""
-    found: dict[str, float] = {}
-    for entry in entries:
-        for name, uses in entry.policy.expected_uses().items():
-            found[name] = found.get(name, 0.0) + uses
-    usual = [op.name for op in (*CIFAR.operations, *IMAGENET.operations)]
-    order = [name for name in dict.fromkeys((*usual, *found)) if found.get(name, 0.0) > 0]
-    return sorted(order, key=lambda name: name == "identity")
+    used = [
+        name for entry in entries for name, uses in entry.policy.expected_uses().items() if uses > 0
+    ]
+    usual = [op.name for op in (*CIFAR.operations, *IMAGENET.operations) if op.name in used]
+    return sorted(dict.fromkeys((*usual, *used)), key=lambda name: name == "identity")
 
 
-def _ranges(entries: Iterable[Entry]) -> list[Range]:
+def _ranges(entries: Iterable[Entry]) -> dict[str, Range]:
     """The widest range of each operation among the policies: a level is then one magnitude."""
-    ends: dict[str, tuple[float, float]] = {}
-    for entry in entries:
-        for op in entry.policy.table.operations:
-            if op.low is not None and op.high is not None:
-                low, high = ends.get(op.name, (op.low, op.high))
-                ends[op.name] = (min(low, op.low), max(high, op.high))
-    return [Range(name, low, high) for name, (low, high) in ends.items()]
+    found: dict[str, Range] = {}
+    for op in (op for entry in entries for op in entry.policy.table.operations):
+        if op.low is not None and op.high is not None:
+            _, low, high = found.get(op.name, Range(op.name, op.low, op.high))
+            found[op.name] = Range(op.name, min(low, op.low), max(high, op.high))
+    return found
 
 
 def level(magnitude: float, scale: Range) -> int:
@@ -212,24 +203,21 @@ def level(magnitude: float, scale: Range) -> int:
 
 
 def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range], side: int) -> PolicyBars:
-    levels = {name: [0.0] * len(LEVELS) for name in names}
-    plain, default = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    found = {name: [0.0] * (len(LEVELS) + 2) for name in names}  # then without one, and by default
     for name in entry.defaults:
-        default[name] += 1.0
+        found[name][-1] += 1.0
     own = entry.policy.row_probabilities()[: entry.depth].sum(0).tolist()
     for row, uses in zip(entry.policy.table.rows, own, strict=True):
-        name = row.operation.name
-        if uses and row.magnitude is not None:
-            levels[name][level(row.magnitude, ranges[name]) + STRONGEST] += uses
-        elif uses:
-            plain[name] += uses
-    bars = (Bar(name, tuple(levels[name]), plain[name], default[name]) for name in names)
+        if uses:
+            name, m = row.operation.name, row.magnitude
+            found[name][-2 if m is None else level(m, ranges[name]) + STRONGEST] += uses
+    bars = tuple(Bar(n, tuple(uses[:-2]), uses[-2], uses[-1]) for n, uses in found.items())
     hidden = hidden_share(entry.policy, side)
-    return PolicyBars(entry.label, entry.depth, entry.defaults, tuple(bars), hidden, side)
+    return PolicyBars(entry.label, entry.depth, entry.defaults, bars, hidden, side)
 
 
 def _pair(a: Entry, b: Entry) -> Pair:
-    layers = layer_distances(a.own, b.own)
+    layers = layer_distances(a.policy.first_layers(a.depth), b.policy.first_layers(b.depth))
     distance = fmean(layers) if layers else 0.0
     return Pair(a.label, b.label, use_distance(a.policy, b.policy), distance, layers)
 
@@ -335,7 +323,11 @@ def comparison_lines(found: Comparison) -> Iterator[Renderable]:
     yield RichText("Cumulative probability: how often an image meets an operation", style="bold")
     grid = _column_per_policy(found)
     for bars in zip(*(policy.bars for policy in found.policies), strict=True):
-        grid.add_row(bars[0].operation, *map(_total, bars))
+        totals = [
+            f"{bar.total:.3f}{'*' if bar.default else ' '}" if bar.total else "" for bar in bars
+        ]
+        nothing = RichText("- ", style="dim")
+        grid.add_row(bars[0].operation, *(total or nothing for total in totals))
     yield indented(grid)
     if any(policy.defaults for policy in found.policies):
         yield RichText("  * 1.00 of it by the default augmentation", style="dim")
@@ -357,12 +349,6 @@ def _column_per_policy(found: Comparison) -> Table:
     for i in range(len(found.policies)):
         grid.add_column(f"{i + 1} ", justify="right", no_wrap=True, min_width=6)
     return grid
-
-
-def _total(bar: Bar) -> RichText:
-    if not bar.total:
-        return RichText("- ", style="dim")
-    return RichText(f"{bar.total:.3f}{'*' if bar.default else ' '}")
 
 
 def _distances(found: Comparison) -> Table:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -124,42 +125,28 @@ class Drawing(NamedTuple):
 # SVG
 
 
-def css_variables() -> str:
-    """The style rules that define the colours of a page, in light and in dark."""
-    light, dark = (
-        " ".join(f"--{role}: {pair[i]};" for role, pair in PALETTE.items()) for i in (0, 1)
-    )
-    dark += " color-scheme: dark;"
-    return (
-        f":root {{ {light} }}\n"
-        f':root[data-theme="dark"] {{ {dark} }}\n'
-        "@media (prefers-color-scheme: dark) "
-        f'{{ :root:not([data-theme="light"]) {{ {dark} }} }}\n'
-    )
-
-
 def inline_svg(drawing: Drawing) -> str:
     """SVG for an HTML page; its colours are the page's variables `--ink` and so on."""
-    return _svg(drawing, {role: f"var(--{role})" for role in COLOURS}, "", 0.0)
+    return _svg(drawing, {role: f"var(--{role})" for role in COLOURS}, 0.0)
 
 
 def standalone_svg(drawing: Drawing) -> str:
     """SVG for a file of its own, on white."""
-    place = f'x="{-MARGIN:g}" y="{-MARGIN:g}" width="100%" height="100%"'
-    background = f'<rect {place} fill="{COLOURS["paper"]}"/>'
-    content = _svg(drawing, COLOURS, background, MARGIN)
+    width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
+    paper = Rect(-MARGIN, -MARGIN, width, height, "paper")
+    content = _svg(drawing._replace(marks=(paper, *drawing.marks)), COLOURS, MARGIN)
     head = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return head + content.replace("<svg ", f'<svg font-family="{FONT}" ', 1) + "\n"
 
 
-def _svg(drawing: Drawing, colours: Mapping[str, str], background: str, margin: float) -> str:
+def _svg(drawing: Drawing, colours: Mapping[str, str], margin: float) -> str:
     w, h = _number(drawing.width + 2 * margin), _number(drawing.height + 2 * margin)
     corner = _number(-margin)
     body = "".join(_mark(mark, colours) for mark in drawing.marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{corner} {corner} {w} {h}" '
         f'width="{w}" height="{h}" role="img" aria-label="{escape(drawing.description)}" '
-        f'data-figure="{escape(drawing.name)}">{background}{body}</svg>'
+        f'data-figure="{escape(drawing.name)}">{body}</svg>'
     )
 
 
@@ -239,11 +226,9 @@ def save_figures(
     check_formats(formats)
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for drawing in drawings:
-        for kind in formats:
-            path = folder / f"{drawing.name}.{kind}"
-            write_file(path, figure_bytes(drawing, kind))
-            written.append(path)
+    for drawing, kind in product(drawings, formats):
+        written.append(folder / f"{drawing.name}.{kind}")
+        write_file(written[-1], figure_bytes(drawing, kind))
     return written
 
 
@@ -284,9 +269,7 @@ def _add(axes: Axes, mark: Mark, zorder: int) -> None:
         how["markerfacecolor"] = COLOURS["paper"] if mark.hollow else how["color"]
         axes.plot([mark.x], [mark.y], shape, markersize=2 * RADIUS, clip_on=False, **how)
     else:
-        how["horizontalalignment"] = {"start": "left", "middle": "center", "end": "right"}[
-            mark.anchor
-        ]
-        how["fontweight"] = "bold" if mark.bold else "normal"
+        aligned = {"start": "left", "middle": "center", "end": "right"}[mark.anchor]
+        how |= {"ha": aligned, "fontweight": "bold" if mark.bold else "normal"}
         # a font of this library is wider than those of browsers
         axes.text(mark.x, mark.y, mark.text, fontsize=0.88 * mark.size, **how)

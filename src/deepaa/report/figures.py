@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, groupby
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
 from deepaa.report.operation_tables import MagnitudeTable, OperationRow
 from deepaa.report.policy_tables import LayerTable
-from deepaa.report.run_tables import AccuracyRow, DepthAccuracy, DepthRow, DroppedLayer, StepCurve
+from deepaa.report.run_tables import AccuracyRow, DroppedLayer, StepCurve
 
 Style = tuple[str, tuple[float, float] | None]
 Range = tuple[float, float]
@@ -242,44 +242,41 @@ def smoothed(values: Sequence[float], window: int = 9) -> list[float]:
 # The course of a search
 
 
-def plot_steps(curves: Sequence[StepCurve]) -> tuple[Drawing, ...]:
-    """The cosine per step: a small chart for each layer, all on one scale."""
-    values = [v for curve in curves for v in curve.similarity]
-    y_range = padded(values) if values else (0.0, 1.0)
-    return tuple(_step_chart(c, "similarity", c.similarity, y_range) for c in curves)
-
-
-def plot_identity_steps(curves: Sequence[StepCurve]) -> tuple[Drawing, ...]:
-    """The probability of identity per step: a small chart for each layer."""
-    return tuple(_step_chart(c, "identity", c.identity, (0.0, 1.0)) for c in curves)
-
-
-def _step_chart(curve: StepCurve, name: str, values: Sequence[float], y_range: Range) -> Drawing:
-    every = -(-len(values) // MOST_POINTS)
-    places = sorted({*range(0, len(values), every), len(values) - 1})
-    x, y = [curve.steps[i] for i in places], [values[i] for i in places]
-    shown = [Curve("", x, y, is_marked=False)]
-    if name == "similarity":  # jumps, since steps see different images
-        shown = [shown[0]._replace(opacity=0.35), shown[0]._replace(y=smoothed(y))]
-    title, ends = f"layer {curve.layer}", sorted({x[0], x[-1]})
-    return line_chart(f"{name}-layer-{curve.layer}", title, shown, "step", y_range, ends, SMALL)
-
-
-def plot_depth(rows: Sequence[DepthRow]) -> tuple[Drawing, ...]:
-    """Mean and standard deviation of the improvement by depth, beside DeepTA's."""
-    layers = [row.layer for row in rows]
-    dropped = frozenset(i for i, row in enumerate(rows) if not row.kept)
+def plot_steps(
+    curves: Sequence[StepCurve], name: Literal["similarity", "identity"]
+) -> list[Drawing]:
+    """The cosine or the probability of identity per step: a small chart for each layer."""
+    columns = [getattr(curve, name) for curve in curves]
+    y_range = padded([v for values in columns for v in values] or [0.5])
     drawings = []
-    for name, title in (
-        ("mean", "Mean improvement of the cosine"),
-        ("deviation", "Its standard deviation over images"),
+    for curve, values in zip(curves, columns, strict=True):
+        every = -(-len(values) // MOST_POINTS)
+        places = sorted({*range(0, len(values), every), len(values) - 1})
+        x, y = [curve.steps[i] for i in places], [values[i] for i in places]
+        shown, ends = [Curve("", x, y, is_marked=False)], sorted({x[0], x[-1]})
+        if name == "similarity":  # jumps, since steps see different images
+            shown = [shown[0]._replace(opacity=0.35), shown[0]._replace(y=smoothed(y))]
+        place = (0.0, 1.0) if name == "identity" else y_range
+        where, title = f"{name}-layer-{curve.layer}", f"layer {curve.layer}"
+        drawings.append(line_chart(where, title, shown, "step", place, ends, SMALL))
+    return drawings
+
+
+def plot_depth(rows: Sequence[Mapping[str, Any]]) -> list[Drawing]:
+    """Mean and standard deviation of the improvement by depth, beside DeepTA's."""
+    layers = [row["layer"] for row in rows]
+    dropped = frozenset(i for i, row in enumerate(rows) if not row["kept"])
+    drawings = []
+    for name, key, title in (
+        ("mean", "mean", "Mean improvement of the cosine"),
+        ("deviation", "std", "Its standard deviation over images"),
     ):
-        found, deepta = ([getattr(r, field) for r in rows] for field in (name, f"deepta_{name}"))
+        found, deepta = ([row[f"{who}_{key}"] for row in rows] for who in ("improvement", "deepta"))
         low, high = padded(found + deepta)
         first = Curve("found policy", layers, found, hollow=dropped)
         curves, y_range = [first, Curve("DeepTA", layers, deepta, *DEEPTA)], (min(0.0, low), high)
         drawings.append(line_chart(f"depth-{name}", title, curves, "layers", y_range, layers))
-    return tuple(drawings)
+    return drawings
 
 
 def plot_uncertainty(
@@ -301,22 +298,22 @@ def plot_uncertainty(
 # Accuracy
 
 
-def plot_accuracy_by_depth(series: Sequence[DepthAccuracy]) -> Drawing:
+def plot_accuracy_by_depth(series: Sequence[tuple[str, Sequence[AccuracyRow]]]) -> Drawing:
     """Accuracy by depth, with 95 % intervals."""
     styles = cycle(STYLES)
     curves = [
         Curve(
-            one.method,
-            [row.layers for row in one.points],
-            [100 * row.mean for row in one.points],
-            *(DEEPTA if one.method.startswith("deepta") else next(styles)),
-            error=[None if r.half_width is None else 100 * r.half_width for r in one.points],
+            method,
+            [row.layers for row in rows],
+            [100 * row.mean for row in rows],
+            *(DEEPTA if method.startswith("deepta") else next(styles)),
+            error=[None if row.half_width is None else 100 * row.half_width for row in rows],
         )
-        for one in series
+        for method, rows in series
     ]
-    rows = [row for one in series for row in one.points]
-    low, high = padded([end for row in rows for end in _interval(row)])
-    y_range, depths = (max(0.0, low), min(100.0, high)), sorted({row.layers for row in rows})
+    points = [row for _, rows in series for row in rows]
+    low, high = padded([end for row in points for end in _interval(row)])
+    y_range, depths = (max(0.0, low), min(100.0, high)), sorted({row.layers for row in points})
     return line_chart("depth-accuracy", "Accuracy, %", curves, "layers", y_range, depths)
 
 

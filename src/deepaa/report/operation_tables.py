@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from deepaa.ops import Transformation
 from deepaa.policy import Layers, Policy, Stage
 from deepaa.report.policy_tables import layer_table
 
@@ -110,61 +109,55 @@ def magnitude_tables(policy: Policy, epoch: int = 0) -> tuple[MagnitudeTable, ..
 # Sequences
 
 
-class OperationSequence(NamedTuple):
-    """Operations that an image meets one after the other, and the share of images that do."""
-
-    operations: tuple[str, ...]
-    """Without identity; empty where the image stays as it is."""
-    probability: float
-
-
-Choices = dict[tuple[str, ...], float]
+Operations = tuple[str, ...]
+"""Names of operations that an image meets one after the other, without identity."""
+Shares = dict[Operations, float]
+"""The share of images that meet each sequence of operations."""
 
 
 def likely_sequences(
     policy: Policy, top: int = 10, epoch: int = 0
-) -> tuple[OperationSequence, ...]:
-    """The most frequent sequences of operations, the most frequent first.
+) -> list[tuple[Operations, float]]:
+    """The most frequent sequences of operations and their shares, the most frequent first.
 
     Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
     policy has more than some thousands of them, the shares are lower bounds.
     """
     rows = [row.operation.name for row in policy.table.rows]
     names = [() if name == "identity" else (name,) for name in rows]
-    known: Choices = {(): 1.0}
+    known: Shares = {(): 1.0}
     for stage in policy.phase(epoch).stages:
         for choices in _factors(stage, names):
             known = _extended(known, choices)
-    best = sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))
-    return tuple(OperationSequence(*item) for item in best[:top])
+    return sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))[:top]
 
 
-def _factors(stage: Stage, names: Sequence[tuple[str, ...]]) -> Iterator[Choices]:
+def _factors(stage: Stage, names: Sequence[Operations]) -> Iterator[Shares]:
     """Independent parts of a stage: each layer, or all slots of chains at once."""
     if isinstance(stage, Layers):
         for layer in stage.probabilities.tolist():
             yield _summed(zip(names, layer, strict=True))
         return
-    ends: list[tuple[tuple[str, ...], float]] = []
+    ends: list[tuple[Operations, float]] = []
     for weight, rows, gates in zip(
         stage.weights.tolist(), stage.rows.tolist(), stage.gates.tolist(), strict=True
     ):
-        chain: Choices = {(): weight}
+        chain: Shares = {(): weight}
         for row, gate in zip(rows, gates, strict=True):
             chain = _extended(chain, _summed([(names[row], gate), ((), 1 - gate)]))
         ends += chain.items()
     yield _summed(ends)
 
 
-def _summed(items: Iterable[tuple[tuple[str, ...], float]]) -> Choices:
-    found: Choices = {}
+def _summed(items: Iterable[tuple[Operations, float]]) -> Shares:
+    found: Shares = {}
     for key, p in items:
         if p > 0:
             found[key] = found.get(key, 0.0) + p
     return found
 
 
-def _extended(known: Choices, choices: Choices) -> Choices:
+def _extended(known: Shares, choices: Shares) -> Shares:
     """Every sequence followed by every choice; only the likeliest are kept."""
     found = _summed(
         (first + second, p * q) for first, p in known.items() for second, q in choices.items()
@@ -174,24 +167,15 @@ def _extended(known: Choices, choices: Choices) -> Choices:
     return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))
 
 
-class TransformationUse(NamedTuple):
-    """A transformation and how often an image meets it, on average over a draw."""
+def top_transformations(policy: Policy, top: int = 8, epoch: int = 0) -> list[tuple[int, float]]:
+    """The most used transformation of each of the most used operations, without identity.
 
-    row: int
-    """Its place in the policy's table."""
-    transformation: Transformation
-    uses: float
-
-
-def top_transformations(
-    policy: Policy, top: int = 8, epoch: int = 0
-) -> tuple[TransformationUse, ...]:
-    """The most used transformation of each of the most used operations, without identity."""
+    Pairs of its row in the policy's table, and how often an image meets it.
+    """
     uses = policy.row_probabilities(epoch).sum(0).tolist()
-    by_name: dict[str, list[TransformationUse]] = {}
+    by_name: dict[str, list[tuple[int, float]]] = {}
     for i, (row, use) in enumerate(zip(policy.table.rows, uses, strict=True)):
         if use > 0 and row.operation.name != "identity":
-            found = TransformationUse(i, row.transformation, use)
-            by_name.setdefault(row.operation.name, []).append(found)
-    ranked = sorted(by_name.values(), key=lambda group: -round(sum(u.uses for u in group), 12))
-    return tuple(max(group, key=lambda u: round(u.uses, 12)) for group in ranked[:top])
+            by_name.setdefault(row.operation.name, []).append((i, use))
+    ranked = sorted(by_name.values(), key=lambda rows: -round(sum(use for _, use in rows), 12))
+    return [max(rows, key=lambda row: round(row[1], 12)) for rows in ranked[:top]]

@@ -15,7 +15,7 @@ from deepaa.policy import Policy
 from deepaa.report import figures as draw
 from deepaa.report import run_tables as runs
 from deepaa.report.comparison import Comparison, plot_comparison
-from deepaa.report.drawing import Drawing, css_variables, inline_svg
+from deepaa.report.drawing import PALETTE, Drawing, inline_svg
 from deepaa.report.operation_tables import (
     likely_sequences,
     magnitude_tables,
@@ -77,8 +77,8 @@ def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequen
         *([draw.plot_accuracy_by_depth(series)] if series else ()),
     ]
     curves = runs.step_curves(subject.records)
-    found["steps"] = draw.plot_steps(curves)
-    found["identity_steps"] = draw.plot_identity_steps(curves)
+    found["steps"] = draw.plot_steps(curves, "similarity")
+    found["identity_steps"] = draw.plot_steps(curves, "identity")
     found["accuracy"] = [
         draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
         for i, rows in enumerate(runs.accuracy_by_setting(results).values(), start=1)
@@ -120,11 +120,11 @@ def make_page(
     for count in (options.images, options.images // 3, 0):
         examples = None
         if policy is not None and originals is not None and count:
-            images, uses = originals.images[:count], top_transformations(policy, 8, options.epoch)
+            images, rows = originals.images[:count], top_transformations(policy, 8, options.epoch)
             examples = {
                 "origin": originals.origin,
                 "layers": layer_rows(images, policy, options.seed, options.epoch),
-                "transformations": transformation_rows(images[:4], policy, uses, options.seed),
+                "transformations": transformation_rows(images[:4], policy, rows, options.seed),
             }
         page = _render("report.html", GENERATOR, now, {**context, "examples": examples})
         if len(page.encode()) < MAX_BYTES:
@@ -163,7 +163,7 @@ def _render(template: str, generator: str, now: str, context: Mapping[str, Any])
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = percent
     return environment.get_template(template).render(
-        colours=Markup(css_variables()),
+        palette=PALETTE,
         generator=generator,
         now=now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         **context,

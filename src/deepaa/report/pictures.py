@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +18,11 @@ from torch import Tensor
 from deepaa.data import EMBEDDED, DataSpec, load_images
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy
-from deepaa.report.operation_tables import TransformationUse
 
 if TYPE_CHECKING:
     from deepaa.report.comparison import Entry
 
+INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
 SIDE = 128
 """Larger pictures are made smaller for the page."""
 EXACT_SIDE = 64
@@ -42,8 +42,6 @@ TITLE_SIZE, LABEL_SIZE = 18, 14
 BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
 OUTLINE = (208, 215, 222)
 """Around each picture, so that a white one has an edge."""
-
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 # For a page
@@ -76,10 +74,7 @@ class PictureRow(NamedTuple):
 
 
 def find_originals(
-    config: Mapping[str, Any],
-    count: int,
-    data: Path | None = None,
-    size: int | None = None,
+    config: Mapping[str, Any], count: int, data: Path | None = None, size: int | None = None
 ) -> Originals:
     """Images of `data` if given, else of the run, else embedded ones with the reason.
 
@@ -88,30 +83,24 @@ def find_originals(
     """
     if data is not None:
         return Originals(load_images(data, count, size), f"Images of {data}.")
-    if not config:
-        return _embedded(count, "Images of CIFAR-10 that come with the package.")
     entry = config.get("source", {}).get("data")
-    if entry is None:
-        text = "The images of the search were given by Python code, so these are CIFAR-10 images of"
-        return _embedded(count, f"{text} the package; give yours with --data.")
-    spec = DataSpec.from_json(entry)
-    if spec.data in (None, EMBEDDED):
-        return _embedded(count, "The search used the CIFAR-10 images of the package; some of them.")
-    try:
-        images = _of_run(spec, count, size, config.get("search", {}).get("seed", 0))
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        reason = " ".join(str(error).split())
-        return _embedded(
-            count,
-            "The images of the search cannot be found again, so these are CIFAR-10 images of the "
-            f"package; give yours with --data. ({reason})",
-        )
-    name = Path(str(spec.data)).name
-    part = f"Images of {name}, of which the search used a part."
-    return Originals(images, part if spec.subset_sizes else f"Images of the search: {name}.")
-
-
-def _embedded(count: int, origin: str) -> Originals:
+    spec = DataSpec.from_json(entry) if entry is not None else None
+    if not config:
+        origin = "Images of CIFAR-10 that come with the package."
+    elif spec is None:
+        origin = f"The images of the search were given by Python code, so {INSTEAD}."
+    elif spec.data in (None, EMBEDDED):
+        origin = "The search used the CIFAR-10 images of the package; some of them."
+    else:
+        name = Path(str(spec.data)).name
+        part = f"Images of {name}, of which the search used a part."
+        origin = part if spec.subset_sizes else f"Images of the search: {name}."
+        try:
+            seed = config.get("search", {}).get("seed", 0)
+            return Originals(_of_run(spec, count, size, seed), origin)
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            reason = " ".join(str(error).split())
+            origin = f"The images of the search cannot be found again, so {INSTEAD}. ({reason})"
     return Originals(load_images(None, count), origin)
 
 
@@ -145,17 +134,17 @@ def layer_rows(
 
 
 def transformation_rows(
-    images: Tensor, policy: Policy, uses: Sequence[TransformationUse], seed: int = 0
+    images: Tensor, policy: Policy, rows: Iterable[tuple[int, float]], seed: int = 0
 ) -> tuple[PictureRow, ...]:
-    """What each transformation makes of the images."""
+    """What transformations make of the images; `rows` is what `top_transformations` gives."""
     keys = sample_keys(seed, 0, torch.arange(len(images)))
     uniform = Policy.uniform(policy.table, 1).draw(keys).uniform
-    rows = []
-    for use in uses:
-        choice = torch.full((len(images), 1), use.row)
-        after = apply_batch(images, Draw(choice, uniform), policy.table)
-        rows.append(_picture_row(str(use.transformation), after)._replace(uses=use.uses))
-    return tuple(rows)
+    found = []
+    for row, uses in rows:
+        after = apply_batch(images, Draw(torch.full((len(images), 1), row), uniform), policy.table)
+        name = str(policy.table.rows[row].transformation)
+        found.append(_picture_row(name, after)._replace(uses=uses))
+    return tuple(found)
 
 
 def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> PictureRow:
@@ -209,9 +198,8 @@ def grid_layout(height: int, width: int, rows: int, scale: int | None = None) ->
     scale = max(1, round(SHOWN_SIDE / max(height, width))) if scale is None else scale
     if scale < 1:
         raise ValueError(f"scale should be at least 1, got {scale}")
-    labels = [_text_width(label, LABEL_SIZE) for label in _labels(rows)]
-    left, top = MARGIN + max(labels) + 12, MARGIN + TITLE_SIZE + 14
-    return Layout(width * scale, height * scale, left, top)
+    left = MARGIN + max(_text_width(label, LABEL_SIZE) for label in _labels(rows)) + 12
+    return Layout(width * scale, height * scale, left, MARGIN + TITLE_SIZE + 14)
 
 
 def preview_grid(
@@ -277,11 +265,8 @@ def _labels(rows: int) -> list[str]:
     return ["original", *(f"draw {r}" for r in range(1, rows + 1))]
 
 
-def _font(size: int) -> Font:
-    try:
-        return ImageFont.load_default(size)
-    except ImportError:  # a Pillow built without FreeType has one bitmap font in one size
-        return ImageFont.load_default()
+def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
+    return ImageFont.load_default(size)
 
 
 def _text_width(text: str, size: int) -> int:

@@ -87,7 +87,12 @@ def _layer(policy: Policy, layer: int, probabilities: list[float], top: int | No
         if p > 0:
             levels = by_name.setdefault(row.operation.name, {})
             levels[row.magnitude] = levels.get(row.magnitude, 0.0) + p
-    shares = [_operation_share(name, levels) for name, levels in by_name.items()]
+    shares = []
+    for name, levels in by_name.items():
+        uses = math.fsum(levels.values())
+        magnitudes = [MagnitudeShare(m, p / uses) for m, p in levels.items() if m is not None]
+        magnitudes.sort(key=lambda item: (-round(item.share, 12), item.magnitude))
+        shares.append(OperationShare(name, uses, tuple(magnitudes)))
     # Equal probabilities may differ in their last digits by the order of summation.
     shares.sort(key=lambda share: -round(share.probability, 12))
     rest = shares[len(shares) if top is None else top :]
@@ -100,19 +105,6 @@ def _layer(policy: Policy, layer: int, probabilities: list[float], top: int | No
         others=len(rest),
         others_probability=math.fsum(share.probability for share in rest),
     )
-
-
-def _operation_share(name: str, levels: dict[float | None, float]) -> OperationShare:
-    total = math.fsum(levels.values())
-    magnitudes = [MagnitudeShare(m, p / total) for m, p in levels.items() if m is not None]
-    magnitudes.sort(key=lambda item: (-round(item.share, 12), item.magnitude))
-    return OperationShare(name, total, tuple(magnitudes))
-
-
-def use_table(policy: Policy, epoch: int = 0) -> tuple[OperationUses, ...]:
-    """How often an image meets each operation, the most frequent first, without unused ones."""
-    uses = [OperationUses(*item) for item in policy.expected_uses(epoch).items() if item[1] > 0]
-    return tuple(sorted(uses, key=lambda item: -round(item.uses, 12)))
 
 
 class PolicyTable(NamedTuple):
@@ -129,12 +121,14 @@ class PolicyTable(NamedTuple):
     info: dict[str, str]
     layers: tuple[LayerTable, ...]
     uses: tuple[OperationUses, ...]
+    """The most frequent first, without those that do not occur."""
 
 
 def policy_table(policy: Policy, name: str, epoch: int = 0, top: int = 6) -> PolicyTable:
     """A policy's size, notes, layers and expected uses."""
     if epoch < 0:
         raise ValueError(f"epoch should be at least 0, got {epoch}")
+    uses = [OperationUses(*item) for item in policy.expected_uses(epoch).items() if item[1] > 0]
     return PolicyTable(
         name=name,
         epoch=epoch,
@@ -143,7 +137,7 @@ def policy_table(policy: Policy, name: str, epoch: int = 0, top: int = 6) -> Pol
         operations=len(policy.table.operations),
         info=dict(policy.info),
         layers=layer_table(policy, epoch, top),
-        uses=use_table(policy, epoch),
+        uses=tuple(sorted(uses, key=lambda item: -round(item.uses, 12))),
     )
 
 

@@ -35,6 +35,8 @@ from deepaa.search import settings_from_json
 from deepaa.train import SeedResult, summary
 
 Status = Literal["policy", "finished", "running", "stopped"]
+Record = Mapping[str, Any]
+"""A line of a run's history."""
 VERIFY = "verify.json"
 HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
@@ -171,9 +173,9 @@ class StepCurve(NamedTuple):
     identity: tuple[float, ...]
 
 
-def step_curves(records: Iterable[Mapping[str, Any]]) -> tuple[StepCurve, ...]:
+def step_curves(records: Iterable[Record]) -> tuple[StepCurve, ...]:
     """The course of each layer; a step that was repeated counts as it was last."""
-    layers: dict[int, dict[int, Mapping[str, Any]]] = {}
+    layers: dict[int, dict[int, Record]] = {}
     for record in records:
         if record.get("kind") == "step":
             layers.setdefault(record["layer"], {})[record["step"]] = record
@@ -185,26 +187,15 @@ def step_curves(records: Iterable[Mapping[str, Any]]) -> tuple[StepCurve, ...]:
     return tuple(curves)
 
 
-class DepthRow(NamedTuple):
-    """A finished layer, measured on held-out images, with all layers before it."""
+def depth_table(records: Iterable[Record]) -> list[Record]:
+    """The finished layers, measured on held-out images together with all layers before them.
 
-    layer: int
-    kept: bool
-    reason: str
-    mean: float
-    """Of the improvement of the cosine over images that are not augmented."""
-    deviation: float
-    """Over images."""
-    deepta_mean: float
-    deepta_deviation: float
-
-
-def depth_table(records: Iterable[Mapping[str, Any]]) -> tuple[DepthRow, ...]:
-    """The finished layers, the found policy beside DeepTA of the same depth."""
-    names = [*DepthRow._fields[:3], "improvement_mean", "improvement_std"]
-    names += ["deepta_mean", "deepta_std"]
-    rows = {r["layer"]: r for r in records if r.get("kind") == "layer"}
-    return tuple(DepthRow(*(rows[layer][n] for n in names)) for layer in sorted(rows))
+    `improvement_mean` is how much the cosine is above that of images that are not augmented,
+    `improvement_std` its deviation over images; `deepta_mean` and `deepta_std` are those of DeepTA
+    of the same depth.
+    """
+    rows = {record["layer"]: record for record in records if record.get("kind") == "layer"}
+    return [rows[layer] for layer in sorted(rows)]
 
 
 class DroppedLayer(NamedTuple):
@@ -216,7 +207,7 @@ class DroppedLayer(NamedTuple):
     identity: float
 
 
-def dropped_layer(records: Sequence[Mapping[str, Any]]) -> DroppedLayer | None:
+def dropped_layer(records: Sequence[Record]) -> DroppedLayer | None:
     """The layer that ended the search, if it was dropped."""
     last = next((r for r in reversed(records) if r.get("kind") == "layer"), None)
     if last is None or last["kept"] or last.get("perplexity") is None:
@@ -242,54 +233,41 @@ def stop_text(subject: Subject) -> str:
     return f"The search was stopped at {place}. Go on with: deepaa search --resume {subject.name}"
 
 
-def _end_text(search: Mapping[str, Any], last: DepthRow | None) -> str:
+def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
     if last is None:
         return "The search has ended; its history is missing, so the reason is not known."
-    if not last.kept:
-        return f"The search stopped because layer {last.layer} was dropped: {last.reason}."
+    layer, reason = last["layer"], last["reason"]
+    if not last["kept"]:
+        return f"The search stopped because layer {layer} was dropped: {reason}."
     if search.get("layers") is not None:
-        layers = "one layer that was" if last.layer == 1 else f"{last.layer} layers that were"
+        layers = "one layer that was" if layer == 1 else f"{layer} layers that were"
         return f"The search stopped after the {layers} asked for."
     return (
-        f"The search stopped at its limit of {last.layer} layers (max_layers), and the last one "
-        f"still helped: {last.reason}."
+        f"The search stopped at its limit of {layer} layers (max_layers), and the last one "
+        f"still helped: {reason}."
     )
 
 
-class CostRow(NamedTuple):
-    """What a part of a search took."""
-
-    part: str
-    steps: int
-    """Epochs for the pre-training."""
-    passes: int
-    """Images through the network."""
-    seconds: float
-
-
-def cost_table(records: Sequence[Mapping[str, Any]]) -> tuple[CostRow, ...]:
-    """Pre-training, each layer, and all together at the end; empty without records."""
+def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
+    """Steps (or epochs), images through the network, and seconds of each part, all at the end."""
     epochs = [r for r in records if r.get("kind") == "epoch"]
     rows, before = [], 0
     if epochs:
         images, seconds = sum(r["images"] for r in epochs), math.fsum(r["seconds"] for r in epochs)
-        rows.append(CostRow("pre-training", len(epochs), images, seconds))
+        rows.append(("pre-training", len(epochs), images, seconds))
     searched = (r for r in records if r.get("kind") in ("step", "layer"))
     for layer, group in groupby(searched, key=lambda r: r["layer"]):
         part = list(group)
-        steps, seconds = (
-            sum(r["kind"] == "step" for r in part),
-            math.fsum(r["seconds"] for r in part),
-        )
-        rows.append(CostRow(f"layer {layer}", steps, part[-1]["passes"] - before, seconds))
-        before = part[-1]["passes"]
+        steps = sum(r["kind"] == "step" for r in part)
+        passes, before = part[-1]["passes"] - before, part[-1]["passes"]
+        rows.append((f"layer {layer}", steps, passes, math.fsum(r["seconds"] for r in part)))
     if rows:
-        total = math.fsum(row.seconds for row in rows)
-        rows.append(CostRow("all", 0, sum(row.passes for row in rows), total))
-    return tuple(rows)
+        passes = sum(row[2] for row in rows)
+        rows.append(("all", 0, passes, math.fsum(row[3] for row in rows)))
+    return rows
 
 
-def peak_memory(records: Iterable[Mapping[str, Any]]) -> float | None:
+def peak_memory(records: Iterable[Record]) -> float | None:
     """Most GB of the GPU that a search had in use; None where nobody looked."""
     found = [r["memory"] for r in records if r.get("memory") is not None]
     return max(found, default=None)
@@ -317,14 +295,6 @@ class AccuracyRow(NamedTuple):
     def setting(self) -> tuple[str, str, int, str]:
         """Only rows with equal settings can be compared."""
         return (self.data, self.model, self.epochs, self.differs)
-
-
-class DepthAccuracy(NamedTuple):
-    """One method's accuracy by the number of its layers."""
-
-    method: str
-    points: tuple[AccuracyRow, ...]
-    """By rising depth."""
 
 
 Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
@@ -387,8 +357,8 @@ def accuracy_by_setting(results: Results) -> dict[str, list[AccuracyRow]]:
     return found
 
 
-def accuracy_by_depth(results: Results) -> tuple[DepthAccuracy, ...]:
-    """Methods that were trained with two depths or more, in one setting each.
+def accuracy_by_depth(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
+    """Methods that were trained with two depths or more, in one setting each, by rising depth.
 
     Depths are those of --first-layers, of deepta:N and of whole policies that run alone.
     """
@@ -402,13 +372,13 @@ def accuracy_by_depth(results: Results) -> tuple[DepthAccuracy, ...]:
                 rows[depth] = row._replace(layers=depth)
     several = {key: rows for key, rows in groups.items() if len(rows) > 1}
     is_one_setting = len({key[1:] for key in several}) == 1
-    return tuple(
-        DepthAccuracy(
+    return [
+        (
             family if is_one_setting else ", ".join(filter(None, (family, data, model, differs))),
-            tuple(rows[depth] for depth in sorted(rows)),
+            [rows[depth] for depth in sorted(rows)],
         )
         for (family, data, model, _, differs), rows in several.items()
-    )
+    ]
 
 
 def _family(policy: Mapping[str, Any]) -> str:
