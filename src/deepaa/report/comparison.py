@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as RichText
 
@@ -27,7 +28,7 @@ from deepaa.policy import (
 )
 from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
 from deepaa.report.figures import LABELS, ticks
-from deepaa.report.policy_tables import Renderable, indented, percent, plural
+from deepaa.report.policy_tables import Renderable, percent, plural
 
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
@@ -317,48 +318,35 @@ def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
 
 def comparison_lines(found: Comparison) -> Iterator[Renderable]:
     """Numbered policies, how often an image meets each operation, and distances."""
-    for i, policy in enumerate(found.policies, 1):
-        yield RichText.assemble((f"{i}  ", "bold"), (policy.label, "bold cyan"), f": {policy.size}")
-    yield RichText()
-    yield RichText("Cumulative probability: how often an image meets an operation", style="bold")
-    grid = _column_per_policy(found)
+    numbers = {policy.label: f"{i}" for i, policy in enumerate(found.policies, 1)}
+    width = max([14, *(len(bar.operation) + 1 for bar in found.policies[0].bars)])
+
+    def line(name: str, cells: Iterable[str], style: str = "") -> RichText:
+        parts = [(f" {cell:>6}", "dim" if cell == "- " else style) for cell in cells]
+        return RichText.assemble(f"  {name:<{width}}", *parts)
+
+    head = line("", (f"{number} " for number in numbers.values()), "bold")
+    for policy in found.policies:
+        number = (f"{numbers[policy.label]}  ", "bold")
+        yield RichText.assemble(number, (policy.label, "bold cyan"), f": {policy.size}")
+    yield RichText("\nCumulative probability: how often an image meets an operation", style="bold")
+    yield head
     for bars in zip(*(policy.bars for policy in found.policies), strict=True):
-        totals = [
-            f"{bar.total:.3f}{'*' if bar.default else ' '}" if bar.total else "" for bar in bars
-        ]
-        nothing = RichText("- ", style="dim")
-        grid.add_row(bars[0].operation, *(total or nothing for total in totals))
-    yield indented(grid)
+        totals = (f"{b.total:.3f}{'*' if b.default else ' '}" if b.total else "- " for b in bars)
+        yield line(bars[0].operation, totals)
     if any(policy.defaults for policy in found.policies):
         yield RichText("  * 1.00 of it by the default augmentation", style="dim")
-    yield RichText()
     side = found.policies[0].side
     title = f"Hidden: cut out, or uncovered by geometry, of {side} x {side} pixels"
-    yield RichText(title, style="bold")
-    grid = _column_per_policy(found)
-    grid.add_row("on average", *(f"{percent(policy.hidden, 0)} " for policy in found.policies))
-    yield indented(grid)
-    yield RichText()
-    yield RichText("Distance: 0 alike, 1 no operation in common", style="bold")
-    yield indented(_distances(found))
-
-
-def _column_per_policy(found: Comparison) -> Table:
-    grid = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    grid.add_column("", no_wrap=True, min_width=13)
-    for i in range(len(found.policies)):
-        grid.add_column(f"{i + 1} ", justify="right", no_wrap=True, min_width=6)
-    return grid
-
-
-def _distances(found: Comparison) -> Table:
-    """One line per pair: by use, by layer, and the distance in each layer."""
-    number = {policy.label: str(i) for i, policy in enumerate(found.policies, 1)}
+    yield RichText(f"\n{title}", style="bold")
+    yield head
+    yield line("on average", (f"{percent(policy.hidden, 0)} " for policy in found.policies))
+    yield RichText("\nDistance: 0 alike, 1 no operation in common", style="bold")
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("", "by use", "by layer", ""):
         grid.add_column(name, no_wrap=bool(name))
     for pair in found.pairs:
-        who = f"{number[pair.first]} and {number[pair.second]}"
+        who = f"{numbers[pair.first]} and {numbers[pair.second]}"
         layers = RichText(" ".join(f"{value:.2f}" for value in pair.layers), style="dim")
         grid.add_row(who, f"{pair.uses:.3f}", f"{pair.distance:.3f}", layers)
-    return grid
+    yield Padding(grid, (0, 0, 0, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby, zip_longest
+from itertools import groupby
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -18,8 +18,10 @@ SHOWN_MAGNITUDES = 3
 SURE, LIKELY, NOTEWORTHY = 0.95, 0.5, 0.02
 """From these probabilities on: "almost always", "mostly", and worth a mention beside them."""
 Renderable = Table | Text | Padding
+COLUMNS = 3
+"""Operations side by side in a terminal, which has 80 columns or more."""
 BAR = 10
-"""Columns of a bar for probability 1, in a terminal of 80 columns or more."""
+"""Characters of a bar for probability 1."""
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
 
 
@@ -231,11 +233,6 @@ def _rounded(fraction: float) -> str:
 # Lines of a terminal
 
 
-def indented(table: Table) -> Padding:
-    """The table two columns to the right."""
-    return Padding(table, (0, 0, 0, 2))
-
-
 def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Renderable]:
     """All that is known of a policy: its layers, and how often an image meets each operation.
 
@@ -254,7 +251,10 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
         return
     yield Text()
     yield Text("Expected uses per image", style="bold")
-    yield indented(_uses(table.uses))
+    height, width = -(-len(table.uses) // COLUMNS), max([14, *(len(u.name) for u in table.uses)])
+    for i in range(height):  # to be read downwards
+        line = [f"{use.name:<{width}}  {use.uses:8.3f}" for use in table.uses[i::height]]
+        yield Text("  " + "  ".join(line))
 
 
 def _title(table: PolicyTable) -> Text:
@@ -283,7 +283,7 @@ def _layer_lines(name: str, layer: LayerTable, ascii_only: bool) -> Iterator[Ren
     if layer.others:
         rest = Text(plural(layer.others, "other"), style="dim")
         grid.add_row(rest, percent(layer.others_probability), "", "")
-    yield indented(grid)
+    yield Padding(grid, (0, 0, 0, 2))
 
 
 def _bar(fraction: float, ascii_only: bool) -> str:
@@ -291,17 +291,3 @@ def _bar(fraction: float, ascii_only: bool) -> str:
         return "#" * round(fraction * BAR)
     full, rest = divmod(round(fraction * BAR * len(EIGHTHS)), len(EIGHTHS))
     return "█" * full + EIGHTHS[rest]
-
-
-def _uses(uses: Sequence[OperationUses], columns: int = 3) -> Table:
-    """Names and numbers in columns, to be read downwards."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in range(columns):
-        grid.add_column(min_width=14, no_wrap=True)
-        grid.add_column(justify="right", min_width=8, no_wrap=True)
-    height = -(-len(uses) // columns)
-    parts = [uses[i * height : (i + 1) * height] for i in range(columns)]
-    for line in zip_longest(*parts):
-        cells = [(use.name, f"{use.uses:.3f}") if use else ("", "") for use in line]
-        grid.add_row(*(text for cell in cells for text in cell))
-    return grid
