@@ -319,20 +319,20 @@ def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
 def comparison_lines(found: Comparison) -> Iterator[Renderable]:
     """Numbered policies, how often an image meets each operation, and distances."""
     numbers = {policy.label: f"{i}" for i, policy in enumerate(found.policies, 1)}
-    width = max([14, *(len(bar.operation) + 1 for bar in found.policies[0].bars)])
+    width = max([13, *(len(bar.operation) for bar in found.policies[0].bars)])
 
     def line(name: str, cells: Iterable[str], style: str = "") -> RichText:
-        parts = [(f" {cell:>6}", "dim" if cell == "- " else style) for cell in cells]
+        parts = [(f" {cell:>6}", "dim" if cell == "-" else style) for cell in cells]
         return RichText.assemble(f"  {name:<{width}}", *parts)
 
-    head = line("", (f"{number} " for number in numbers.values()), "bold")
+    head = line("", numbers.values(), "bold")
     for policy in found.policies:
         number = (f"{numbers[policy.label]}  ", "bold")
         yield RichText.assemble(number, (policy.label, "bold cyan"), f": {policy.size}")
     yield RichText("\nCumulative probability: how often an image meets an operation", style="bold")
     yield head
     for bars in zip(*(policy.bars for policy in found.policies), strict=True):
-        totals = (f"{b.total:.3f}{'*' if b.default else ' '}" if b.total else "- " for b in bars)
+        totals = (f"{b.total:.3f}{'*' if b.default else ''}" if b.total else "-" for b in bars)
         yield line(bars[0].operation, totals)
     if any(policy.defaults for policy in found.policies):
         yield RichText("  * 1.00 of it by the default augmentation", style="dim")
@@ -340,7 +340,7 @@ def comparison_lines(found: Comparison) -> Iterator[Renderable]:
     title = f"Hidden: cut out, or uncovered by geometry, of {side} x {side} pixels"
     yield RichText(f"\n{title}", style="bold")
     yield head
-    yield line("on average", (f"{percent(policy.hidden, 0)} " for policy in found.policies))
+    yield line("on average", (percent(policy.hidden, 0) for policy in found.policies))
     yield RichText("\nDistance: 0 alike, 1 no operation in common", style="bold")
     grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("", "by use", "by layer", ""):
