@@ -126,7 +126,7 @@ def make_page(
                 "layers": layer_rows(images, policy, options.seed, options.epoch),
                 "transformations": transformation_rows(images[:4], policy, rows, options.seed),
             }
-        page = _render("report.html", GENERATOR, now, {**context, "examples": examples})
+        page = _render("report.html", {**context, "examples": examples}, now)
         if len(page.encode()) < MAX_BYTES:
             return page
     raise ValueError(f"{subject.name}: the page would be larger than {MAX_BYTES:,} bytes")
@@ -134,18 +134,12 @@ def make_page(
 
 def comparison_page(found: Comparison, samples: Image | None = None) -> str:
     """The page of a comparison: figure, samples and tables."""
-    context = {
-        "title": "Policies compared",
-        "kicker": "augmentation policies",
-        "reload": 0,
-        "found": found,
-        "figure": plot_comparison(found),
-        "samples": png_url(samples) if samples is not None else "",
-    }
-    return _render("comparison.html", "deepaa compare", "", context)
+    picture = png_url(samples) if samples is not None else ""
+    context = {"found": found, "figure": plot_comparison(found), "samples": picture}
+    return _render("comparison.html", context, "")
 
 
-def _render(template: str, generator: str, now: str, context: Mapping[str, Any]) -> str:
+def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     try:
         import jinja2
         from markupsafe import Markup
@@ -162,34 +156,20 @@ def _render(template: str, generator: str, now: str, context: Mapping[str, Any])
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = percent
-    return environment.get_template(template).render(
-        palette=PALETTE,
-        generator=generator,
-        now=now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        **context,
-    )
-
-
-_STATUS = {
-    "policy": "policy without a run",
-    "finished": "search finished",
-    "running": "search running",
-    "stopped": "search not finished",
-}
+    now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(context, palette=PALETTE, now=now)
 
 
 def _context(
     subject: Subject, policy: Policy | None, results: Results, options: Options
 ) -> dict[str, Any]:
     """What the template of a report needs, but for the pictures."""
-    figures = _figures(subject, results, options.epoch)
     context = {
+        "generator": GENERATOR,
         "subject": subject,
         "title": _title(subject),
-        "kicker": f"augmentation policy · {_STATUS[subject.status]}",
         "reload": RELOAD_SECONDS if options.live else 0,
-        "figures": figures,
-        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures["depth"]),
+        "figures": _figures(subject, results, options.epoch),
         "depth": runs.depth_table(subject.records),
         "stop": runs.stop_text(subject) if subject.status != "policy" else "",
         "costs": runs.cost_table(subject.records),
@@ -198,7 +178,6 @@ def _context(
         "memory": runs.peak_memory(subject.records),
         "accuracy": runs.accuracy_by_setting(results),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
-        "own_operations": subject.config.get("source", {}).get("operations"),
         "facts": list(_facts(subject)),
         "epoch": options.epoch,
         "policy": policy,
@@ -211,7 +190,6 @@ def _context(
         "layers": layers,
         "operations": operation_table(policy, options.epoch),
         "sequences": likely_sequences(policy, 10, options.epoch),
-        "changes": sum(1 - layer.identity for layer in layers),
         "untouched": math.prod(layer.identity for layer in layers),
     }
 

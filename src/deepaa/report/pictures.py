@@ -56,19 +56,12 @@ class Originals(NamedTuple):
     """A sentence for the reader."""
 
 
-class Picture(NamedTuple):
-    """A picture in the page."""
-
-    source: str
-    """A data address."""
-    caption: str = ""
-
-
 class PictureRow(NamedTuple):
     """The images after a layer, or after one transformation."""
 
     name: str
-    pictures: tuple[Picture, ...]
+    pictures: tuple[tuple[str, str], ...]
+    """Data addresses, and captions or nothing."""
     uses: float | None = None
     """How often an image meets the transformation."""
 
@@ -149,7 +142,7 @@ def transformation_rows(
 
 def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> PictureRow:
     texts = captions or [""] * len(images)
-    return PictureRow(name, tuple(map(Picture, map(data_url, images), texts)))
+    return PictureRow(name, tuple(zip(map(data_url, images), texts, strict=True)))
 
 
 def data_url(image: Tensor) -> str:
