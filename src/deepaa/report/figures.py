@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, groupby
 from typing import Any, Literal, NamedTuple
 
@@ -135,22 +135,6 @@ class Curve(NamedTuple):
         return Dot(x, y, self.colour, "square" if self.dash else "circle", hollow, title)
 
 
-class Frame(NamedTuple):
-    """The plotting area of a chart and the ranges of its axes."""
-
-    size: tuple[float, float]
-    x: Range
-    y: Range
-    top: float
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point of the data is drawn."""
-        width, height = self.size[0] - LEFT - RIGHT, self.size[1] - self.top - BOTTOM
-        across = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1.0)
-        up = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1.0)
-        return LEFT + across * width, self.top + (1 - up) * height
-
-
 def line_chart(
     name: str,
     title: str,
@@ -162,30 +146,28 @@ def line_chart(
 ) -> Drawing:
     """Curves over one axis, with a legend of those that have a label."""
     xs = [x for curve in curves for x in curve.x]
-    x_range = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
-    labels = [curve.label for curve in curves if curve.label]
+    left, right = (min(xs), max(xs)) if max(xs) > min(xs) else (min(xs) - 1, max(xs) + 1)
     legend = _legend([curve for curve in curves if curve.label], size[0])
-    lines = len({mark.y for mark in legend if isinstance(mark, Text)})
-    frame = Frame(size, x_range, y_range, top=26.0 + LEGEND_LINE * lines)
+    top = 26.0 + LEGEND_LINE * len({mark.y for mark in legend if isinstance(mark, Text)})
+    width, height, bottom = size[0] - LEFT - RIGHT, size[1] - top - BOTTOM, size[1] - BOTTOM
+    low, high = y_range
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across, up = (x - left) / (right - left), (y - low) / ((high - low) or 1.0)
+        return LEFT + across * width, top + (1 - up) * height
+
     marks: list[Mark] = [Text(0, 12, title, 12, "ink", bold=True)]
-    marks += [*_axes(frame, x_ticks, x_label), *legend]
+    for value in ticks(low, high, 3 if size[1] < 150 else 4):
+        start, end = at(left, value), at(right, value)
+        marks.append(Line((start, end), "faint" if value == 0 and low < 0 else "grid", 1))
+        marks.append(Text(start[0] - 6, start[1] + 3.5, f"{value:.4g}", 10, anchor="end"))
+    marks += [Text(at(x, low)[0], bottom + 14, f"{x:.4g}", 10, anchor="middle") for x in x_ticks]
+    marks += [Text(size[0] - RIGHT, bottom + 27, x_label, 10, anchor="end"), *legend]
     for curve in curves:
-        marks += _curve(frame, curve)
-    description = f"{title} by {x_label}" + (f": {', '.join(labels)}." if labels else ".")
+        marks += _curve(curve, at, y_range)
+    labels = ", ".join(curve.label for curve in curves if curve.label)
+    description = f"{title} by {x_label}" + (f": {labels}." if labels else ".")
     return Drawing(name, description, *size, tuple(marks))
-
-
-def _axes(frame: Frame, x_ticks: Sequence[float], x_label: str) -> Iterable[Mark]:
-    for value in ticks(*frame.y, 3 if frame.size[1] < 150 else 4):
-        start, end = frame.at(frame.x[0], value), frame.at(frame.x[1], value)
-        is_zero = value == 0 and frame.y[0] < 0
-        yield Line((start, end), "faint" if is_zero else "grid", 1)
-        yield Text(start[0] - 6, start[1] + 3.5, f"{value:.4g}", 10, anchor="end")
-    bottom = frame.size[1] - BOTTOM
-    for value in x_ticks:
-        x, _ = frame.at(value, frame.y[0])
-        yield Text(x, bottom + 14, f"{value:.4g}", 10, anchor="middle")
-    yield Text(frame.size[0] - RIGHT, bottom + 27, x_label, 10, anchor="end")
 
 
 def _legend(curves: Sequence[Curve], width: float) -> list[Mark]:
@@ -201,14 +183,16 @@ def _legend(curves: Sequence[Curve], width: float) -> list[Mark]:
     return marks
 
 
-def _curve(frame: Frame, curve: Curve) -> Iterable[Mark]:
-    points = [frame.at(x, y) for x, y in zip(curve.x, curve.y, strict=True)]
+def _curve(
+    curve: Curve, at: Callable[[float, float], tuple[float, float]], y_range: Range
+) -> Iterable[Mark]:
+    points = [at(x, y) for x, y in zip(curve.x, curve.y, strict=True)]
     width = 2 if curve.is_marked else 1.5
     yield Line(tuple(points), curve.colour, width, curve.dash, curve.opacity)
     for x, y, error in zip(curve.x, curve.y, curve.error, strict=False):
         if error is not None:
-            ends = (max(frame.y[0], y - error), min(frame.y[1], y + error))
-            yield Line((frame.at(x, ends[0]), frame.at(x, ends[1])), curve.colour, 1.5)
+            ends = (max(y_range[0], y - error), min(y_range[1], y + error))
+            yield Line((at(x, ends[0]), at(x, ends[1])), curve.colour, 1.5)
     for i, (x, y) in enumerate(points if curve.is_marked else ()):
         title = f"{curve.label or 'layer'} {curve.x[i]:g}: {curve.y[i]:.4f}"
         yield curve.dot(x, y, hollow=i in curve.hollow, title=title)

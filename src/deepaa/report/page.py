@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,7 +178,6 @@ def _context(
         "memory": runs.peak_memory(subject.records),
         "accuracy": runs.accuracy_by_setting(results),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
-        "facts": list(_facts(subject)),
         "epoch": options.epoch,
         "policy": policy,
     }
@@ -206,25 +205,3 @@ def _hardware(provenance: Mapping[str, Any]) -> str:
     device, names = str(provenance.get("device", "")), list(last.get("devices", []))
     used = [name for name in names if name.startswith(device)] or names
     return ", ".join(filter(None, [*used, last.get("processor")]))
-
-
-def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Where the policy comes from, line by line."""
-    if subject.policy is not None:
-        yield from sorted(subject.policy.info.items())
-    known = subject.provenance
-    for key, name in (("data", "images"), ("fingerprint", "checksum of the images")):
-        if key in known:
-            yield name, str(known[key])
-    starts = known.get("starts") or []
-    for number, start in enumerate(starts, start=1):
-        name = "started" if len(starts) == 1 else f"start {number} of {len(starts)}"
-        command = " ".join(map(str, start.get("command", [])[1:]))
-        yield name, f"{start.get('started', '?')}: deepaa {command}"
-    if starts:
-        versions = (f"{n} {v}" for n, v in starts[-1].get("versions", {}).items() if v)
-        yield "versions", ", ".join(versions)
-        yield "system", str(starts[-1].get("system", ""))
-        if code := starts[-1].get("code"):
-            changed = ", with changes" if code.get("changed") else ""
-            yield "code", f"commit {code.get('commit')}{changed}"

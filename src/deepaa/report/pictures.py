@@ -214,7 +214,8 @@ def preview_grid(
         images: uint8 (N, C, H, W) with 1 or 3 channels.
         scale: Whole factor by which images are enlarged; by default small ones to about 96 pixels.
         epoch: Which phase of a schedule to show.
-        title: Text above the grid; by default the policy's size.
+        title: Text above the grid, and the policy's size after it where that fits; by default only
+            the size.
     """
     if rows < 1:
         raise ValueError(f"rows should be at least 1, got {rows}")
@@ -222,30 +223,26 @@ def preview_grid(
     layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
     _, _, right, bottom = layout.box(rows, len(images) - 1)
     sheet = _sheet(right + MARGIN, bottom + MARGIN)
-    pen = ImageDraw.Draw(sheet)
-    _write_title(pen, title, policy, sheet.width - 2 * MARGIN)
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
+    small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
+    size = f"{policy.depth} layers over {len(policy.table)} transformations"
+    heading = _shortened(title or size, TITLE_SIZE, room)
+    pen.text((MARGIN, MARGIN + TITLE_SIZE), heading, INK, large, anchor="ls")
+    end = _text_width(heading, TITLE_SIZE) + 14
+    if title and end + _text_width(size, LABEL_SIZE) <= room:
+        pen.text((MARGIN + end, MARGIN + TITLE_SIZE), size, FAINT, small, anchor="ls")
     for row, label in enumerate(_labels(rows)):
         _, top, _, bottom = layout.box(row, 0)
         place = (layout.left - 12, (top + bottom) // 2)
-        pen.text(place, label, FAINT if row else INK, _font(LABEL_SIZE), anchor="rm")
+        pen.text(place, label, FAINT if row else INK, small, anchor="rm")
         shown = images if row == 0 else augmented(images, policy, row, seed, epoch)
         for column, image in enumerate(shown):
             box = layout.box(row, column)
-            large = tensor_to_pil(image).resize((layout.width, layout.height), Resampling.NEAREST)
-            sheet.paste(large.convert("RGB"), box)
+            shape = (layout.width, layout.height)
+            picture = tensor_to_pil(image).resize(shape, Resampling.NEAREST)
+            sheet.paste(picture.convert("RGB"), box)
             pen.rectangle((box[0] - 1, box[1] - 1, box[2], box[3]), outline=OUTLINE)
     return sheet
-
-
-def _write_title(pen: ImageDraw.ImageDraw, title: str | None, policy: Policy, room: int) -> None:
-    """The title and, after it, the policy's size, as far as they fit."""
-    size = f"{policy.depth} layers over {len(policy.table)} transformations"
-    heading = _shortened(title or size, TITLE_SIZE, room)
-    line = MARGIN + TITLE_SIZE
-    pen.text((MARGIN, line), heading, INK, _font(TITLE_SIZE), anchor="ls")
-    left = _text_width(heading, TITLE_SIZE) + 14
-    if title and left + _text_width(size, LABEL_SIZE) <= room:
-        pen.text((MARGIN + left, line), size, FAINT, _font(LABEL_SIZE), anchor="ls")
 
 
 def augmented(images: Tensor, policy: Policy, row: int, seed: int = 0, epoch: int = 0) -> Tensor:
@@ -258,12 +255,8 @@ def _labels(rows: int) -> list[str]:
     return ["original", *(f"draw {r}" for r in range(1, rows + 1))]
 
 
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size)
-
-
 def _text_width(text: str, size: int) -> int:
-    return round(_font(size).getlength(text) + 0.5)
+    return round(ImageFont.load_default(size).getlength(text) + 0.5)
 
 
 def _shortened(text: str, size: int, width: int) -> str:

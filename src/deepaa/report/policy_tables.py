@@ -240,7 +240,13 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
         encoding: The terminal's; bars are made of blocks where it has them.
     """
     ascii_only = not encoding.lower().startswith("utf")
-    yield _title(table)
+    layers = plural(len(table.layers), "layer")
+    rows = plural(table.transformations, "transformation")
+    size = f": {layers} over {rows} of {plural(table.operations, 'operation')}"
+    if len(table.epochs) > 1:
+        starts = ", ".join(map(str, table.epochs))
+        size += f"; epoch {table.epoch} of phases that start at {starts}"
+    yield Text.assemble((PurePath(table.name).name, "bold cyan"), size)
     for key, value in sorted(table.info.items()):
         yield Text(f"  {key}: {value}", style="dim")
     for name, layer in alike_layers(table.layers):
@@ -255,17 +261,6 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
     for i in range(height):  # to be read downwards
         line = [f"{use.name:<{width}}  {use.uses:8.3f}" for use in table.uses[i::height]]
         yield Text("  " + "  ".join(line))
-
-
-def _title(table: PolicyTable) -> Text:
-    layers = plural(len(table.layers), "layer")
-    rows = plural(table.transformations, "transformation")
-    size = f": {layers} over {rows} of {plural(table.operations, 'operation')}"
-    title = Text.assemble((PurePath(table.name).name, "bold cyan"), size)
-    if len(table.epochs) > 1:
-        starts = ", ".join(map(str, table.epochs))
-        title.append(f"; epoch {table.epoch} of phases that start at {starts}")
-    return title
 
 
 def _layer_lines(name: str, layer: LayerTable, ascii_only: bool) -> Iterator[Renderable]:

@@ -86,12 +86,6 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
             f"{folder}: this run is a training; show it beside a policy: "
             f"deepaa report POLICY --results {folder}"
         )
-    return _read_run(source, folder, config, own)
-
-
-def _read_run(
-    source: str, folder: Path, config: Mapping[str, Any], own: Sequence[Operation]
-) -> Subject:
     subject = Subject(
         source,
         status_of(folder),
