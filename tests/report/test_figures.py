@@ -46,8 +46,8 @@ from deepaa.report.figures import (
     ticks,
 )
 from deepaa.report.operation_tables import magnitude_tables, operation_table
-from deepaa.report.policy_tables import layer_table
-from deepaa.report.run_tables import AccuracyRow, DroppedLayer, StepCurve
+from deepaa.report.policy_tables import LayerTable, layer_table
+from deepaa.report.run_tables import AccuracyRow, StepCurve
 
 TABLE = Table(
     [
@@ -63,6 +63,7 @@ DEPTH = (
     dict(zip(NAMES, (1, True, 0.1, 0.05, 0.08, 0.06), strict=True)),
     dict(zip(NAMES, (2, False, 0.1, 0.05, 0.12, 0.09), strict=True)),
 )
+DROPPED = LayerTable(3, 0.1, 2**0.1, 0.99, (), 0, 0.0)
 CURVE = StepCurve(1, (1, 2, 3), (0.1, 0.3, 0.2), (0.9, 0.5, 0.1))
 ROW = AccuracyRow("one", 3, "cifar10", "small", 10, 4, 0.95, 0.002)
 
@@ -76,7 +77,7 @@ def drawings() -> list[Drawing]:
         *plot_uncertainty(layer_table(POLICY)),
         *[
             drawing._replace(name=f"{drawing.name}-dropped")
-            for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99))
+            for drawing in plot_uncertainty(layer_table(POLICY), DROPPED)
         ],
         *plot_depth(DEPTH),
         *plot_steps([CURVE], "similarity"),
@@ -109,7 +110,7 @@ def test_equal_drawings_are_equal_files(kind: str) -> None:
 
 
 def test_a_dropped_layer_is_hollow() -> None:
-    for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99)):
+    for drawing in plot_uncertainty(layer_table(POLICY), DROPPED):
         assert [mark.hollow for mark in drawing.marks if isinstance(mark, Dot)] == [0, 0, 1]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from deepaa.report.policy_tables import LayerTable
 from deepaa.report.run_tables import (
     AccuracyRow,
-    DroppedLayer,
     StepCurve,
     Subject,
     accuracy_by_depth,
@@ -62,7 +62,7 @@ def test_the_layer_that_ended_the_search() -> None:
     assert dropped_layer(RECORDS) is None
     assert dropped_layer([]) is None
     end = layer(2, kept=False, identity=0.95, perplexity=2.0)
-    assert dropped_layer((*RECORDS, end)) == DroppedLayer(2, 1.0, 0.95)
+    assert dropped_layer((*RECORDS, end)) == LayerTable(2, 1.0, 2.0, 0.95, (), 0, 0.0)
     assert dropped_layer((*RECORDS, layer(2, kept=False))) is None  # nobody measured it
 
 

@@ -59,12 +59,11 @@ def export_policy(
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
-    differences: tuple[str, ...] = ()
     if ending == ".py":
         write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
     else:
         albumentations.save(kept, path, size)
-        differences = tuple(difference_lines(kept, target, size))
+    differences = () if ending == ".py" else tuple(difference_lines(kept, target, size))
     return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, differences)
 
 

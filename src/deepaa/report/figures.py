@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
 from deepaa.report.operation_tables import MagnitudeTable, OperationRow
 from deepaa.report.policy_tables import LayerTable
-from deepaa.report.run_tables import AccuracyRow, DroppedLayer, StepCurve
+from deepaa.report.run_tables import AccuracyRow, StepCurve
 
 Style = tuple[str, tuple[float, float] | None]
 Range = tuple[float, float]
@@ -264,10 +264,10 @@ def plot_depth(rows: Sequence[Mapping[str, Any]]) -> list[Drawing]:
 
 
 def plot_uncertainty(
-    layers: Sequence[LayerTable], dropped: DroppedLayer | None = None
+    layers: Sequence[LayerTable], dropped: LayerTable | None = None
 ) -> tuple[Drawing, Drawing]:
     """Entropy and probability of identity by layer; hollow for the one that was dropped."""
-    ends: list[LayerTable | DroppedLayer] = [*layers, *([dropped] if dropped else [])]
+    ends = [*layers, *([dropped] if dropped else [])]
     numbers = [layer.layer for layer in ends]
     entropy = [layer.entropy for layer in ends]
     top = max(1.0, max(entropy, default=0.0) * 1.08)

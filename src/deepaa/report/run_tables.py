@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 from deepaa.ops import Operation, import_operations
 from deepaa.policy import Layers, Policy, PolicyRef, load_policy, parse_policy_ref
-from deepaa.report.policy_tables import plural
+from deepaa.report.policy_tables import LayerTable, plural
 from deepaa.runs import (
     CONFIG,
     HISTORY,
@@ -192,21 +192,15 @@ def depth_table(records: Iterable[Record]) -> list[Record]:
     return [rows[layer] for layer in sorted(rows)]
 
 
-class DroppedLayer(NamedTuple):
-    """How a layer ended that is not part of the policy."""
-
-    layer: int
-    entropy: float
-    """Of its transformations, in bits."""
-    identity: float
-
-
-def dropped_layer(records: Sequence[Record]) -> DroppedLayer | None:
-    """The layer that ended the search, if it was dropped."""
+def dropped_layer(records: Sequence[Record]) -> LayerTable | None:
+    """The layer that ended the search, without its operations, if it was dropped."""
     last = next((r for r in reversed(records) if r.get("kind") == "layer"), None)
     if last is None or last["kept"] or last.get("perplexity") is None:
         return None
-    return DroppedLayer(last["layer"], math.log2(last["perplexity"]), last["identity"])
+    perplexity = last["perplexity"]
+    return LayerTable(
+        last["layer"], math.log2(perplexity), perplexity, last["identity"], (), 0, 0.0
+    )
 
 
 def stop_text(subject: Subject) -> str:
