@@ -147,25 +147,20 @@ def kept_rows(policy: Policy, name: str) -> Kept:
         if not above:
             raise ValueError(f"{name}: layer {k} has no transformation above {LEAST:g}")
         for row, _ in above:
-            _check(row, name)
+            if row.operation.is_custom:
+                raise ValueError(
+                    f"{name}: {row.operation.name} is an operation of your own, which other "
+                    "libraries lack; export a policy without it"
+                )
+            if row.operation.name in FACTORS and (row.magnitude or 0.0) < 0:
+                raise ValueError(
+                    f"{name}: {row.transformation} cannot be exported; factors should be at least 0"
+                )
         total = math.fsum(p for _, p in above)
         layers.append(tuple((row, p / total) for row, p in above))
         left_out += len(listed) - len(above)
         lost = max(lost, 1 - total / math.fsum(probabilities))
     return Kept(name, tuple(layers), left_out, max(0.0, lost))
-
-
-def _check(row: Row, name: str) -> None:
-    operation = row.operation
-    if operation.is_custom:
-        raise ValueError(
-            f"{name}: {operation.name} is an operation of your own, which other libraries lack; "
-            "export a policy without it"
-        )
-    if operation.name in FACTORS and (row.magnitude or 0.0) < 0:
-        raise ValueError(
-            f"{name}: {row.transformation} cannot be exported; factors should be at least 0"
-        )
 
 
 # Text

@@ -145,13 +145,11 @@ def policy_table(policy: Policy, name: str, epoch: int = 0, top: int = 6) -> Pol
 
 def as_dict(table: Any) -> Any:
     """A table as dicts, lists, numbers and text, ready for `json.dumps`."""
-    if isinstance(table, tuple) and hasattr(table, "_asdict"):
-        return {key: as_dict(value) for key, value in table._asdict().items()}
-    if isinstance(table, tuple | list):
-        return [as_dict(item) for item in table]
+    if hasattr(table, "_asdict"):
+        table = table._asdict()
     if isinstance(table, dict):
         return {key: as_dict(value) for key, value in table.items()}
-    return table
+    return [as_dict(item) for item in table] if isinstance(table, tuple | list) else table
 
 
 # Words
