@@ -47,7 +47,7 @@ from deepaa.report.figures import (
 )
 from deepaa.report.operation_tables import magnitude_tables, operation_table
 from deepaa.report.policy_tables import LayerTable, layer_table
-from deepaa.report.run_tables import AccuracyRow, StepCurve
+from deepaa.report.run_tables import AccuracyRow
 
 TABLE = Table(
     [
@@ -64,7 +64,13 @@ DEPTH = (
     dict(zip(NAMES, (2, False, 0.1, 0.05, 0.12, 0.09), strict=True)),
 )
 DROPPED = LayerTable(3, 0.1, 2**0.1, 0.99, (), 0, 0.0)
-CURVE = StepCurve(1, (1, 2, 3), (0.1, 0.3, 0.2), (0.9, 0.5, 0.1))
+STEPS = {
+    1: [
+        {"step": 1, "similarity": 0.1, "identity": 0.9},
+        {"step": 2, "similarity": 0.3, "identity": 0.5},
+        {"step": 3, "similarity": 0.2, "identity": 0.1},
+    ]
+}
 ROW = AccuracyRow("one", 3, "cifar10", "small", 10, 4, 0.95, 0.002)
 
 
@@ -80,8 +86,8 @@ def drawings() -> list[Drawing]:
             for drawing in plot_uncertainty(layer_table(POLICY), DROPPED)
         ],
         *plot_depth(DEPTH),
-        *plot_steps([CURVE], "similarity"),
-        *plot_steps([CURVE], "identity"),
+        *plot_steps(STEPS, "similarity"),
+        *plot_steps(STEPS, "identity"),
         plot_accuracy([ROW, ROW._replace(method="two", mean=0.9, half_width=None)]),
         plot_accuracy([ROW._replace(half_width=0.9), ROW])._replace(name="wide-intervals"),
         plot_accuracy_by_depth([("p", points), ("deepta", points)]),
@@ -115,9 +121,9 @@ def test_a_dropped_layer_is_hollow() -> None:
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
-    steps = tuple(range(1, 2 * MOST_POINTS + 1))
-    values = tuple(step / 1000 for step in steps)
-    (drawing,) = plot_steps([StepCurve(1, steps, values, values)], "identity")
+    steps = range(1, 2 * MOST_POINTS + 1)
+    records = [{"step": step, "identity": step / 1000} for step in steps]
+    (drawing,) = plot_steps({1: records}, "identity")
     (line,) = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) > 2]
     assert len(line.points) == MOST_POINTS + 1
     assert {"1", str(2 * MOST_POINTS)} <= {m.text for m in drawing.marks if isinstance(m, Text)}
@@ -175,7 +181,7 @@ def test_dropped_layers_are_hollow_and_deepta_is_dashed() -> None:
 
 
 def test_higher_values_are_drawn_higher() -> None:
-    (drawing,) = plot_steps([CURVE], "identity")
+    (drawing,) = plot_steps(STEPS, "identity")
     lines = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) == 3]
     (points,) = (line.points for line in lines)
     assert points[0][0] < points[1][0] < points[2][0]
@@ -183,9 +189,8 @@ def test_higher_values_are_drawn_higher() -> None:
 
 
 def test_long_curves_are_thinned() -> None:
-    n = 5000
-    long = StepCurve(1, tuple(range(n)), (0.5,) * n, (0.5,) * n)
-    (drawing,) = plot_steps([long], "similarity")
+    records = [{"step": step, "similarity": 0.5} for step in range(5000)]
+    (drawing,) = plot_steps({1: records}, "similarity")
     assert max(len(m.points) for m in drawing.marks if isinstance(m, Line)) <= 300
 
 

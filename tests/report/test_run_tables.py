@@ -10,7 +10,6 @@ import pytest
 from deepaa.report.policy_tables import LayerTable
 from deepaa.report.run_tables import (
     AccuracyRow,
-    StepCurve,
     Subject,
     accuracy_by_depth,
     accuracy_row,
@@ -19,7 +18,7 @@ from deepaa.report.run_tables import (
     depth_table,
     dropped_layer,
     peak_memory,
-    step_curves,
+    step_table,
     stop_text,
 )
 from deepaa.train.results import SeedResult, t_quantile
@@ -46,12 +45,9 @@ RECORDS = (EPOCH, step(1, 1), step(1, 2), layer(1), step(2, 1))
 
 
 def test_steps() -> None:
-    repeated = (*RECORDS, step(2, 1, similarity=0.7))
-    assert step_curves(repeated) == (
-        StepCurve(1, (1, 2), (0.1, 0.2), (0.5, 0.5)),
-        StepCurve(2, (1,), (0.7,), (0.5,)),
-    )
-    assert step_curves([EPOCH]) == ()
+    again = step(2, 1, similarity=0.7)
+    assert step_table((*RECORDS, again)) == {1: [step(1, 1), step(1, 2)], 2: [again]}
+    assert step_table([EPOCH]) == {}
 
 
 def test_depth() -> None:
@@ -110,7 +106,8 @@ def test_the_tables_read_what_a_search_writes() -> None:
     written = {"kind": "step", **StepRecord(1, 1, 0.5, 0.9, 2.0, [], 10, 0, 0.1)._asdict()}
     ended = LayerRecord(1, True, "asked for", 0.1, 0.01, 0.1, 0.2, 0.3, 0.4, 20, 0.2)
     records = [json.loads(json.dumps(r)) for r in (written, {"kind": "layer", **ended._asdict()})]
-    assert step_curves(records) == (StepCurve(1, (1,), (0.5,), (0.9,)),)
+    ((record,),) = step_table(records).values()
+    assert (record["step"], record["similarity"], record["identity"]) == (1, 0.5, 0.9)
     (row,) = depth_table(records)
     assert (row["layer"], row["kept"], row["reason"]) == (1, True, "asked for")
     names = ("improvement_mean", "improvement_std", "deepta_mean", "deepta_std")

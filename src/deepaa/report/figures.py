@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, groupby
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
 from deepaa.report.operation_tables import MagnitudeTable, OperationRow
 from deepaa.report.policy_tables import LayerTable
-from deepaa.report.run_tables import AccuracyRow, StepCurve
+from deepaa.report.run_tables import AccuracyRow, Record
 
 Style = tuple[str, tuple[float, float] | None]
 Range = tuple[float, float]
@@ -227,26 +227,25 @@ def smoothed(values: Sequence[float], window: int = 9) -> list[float]:
 
 
 def plot_steps(
-    curves: Sequence[StepCurve], name: Literal["similarity", "identity"]
+    layers: Mapping[int, Sequence[Record]], name: Literal["similarity", "identity"]
 ) -> list[Drawing]:
     """The cosine or the probability of identity per step: a small chart for each layer."""
-    columns = [getattr(curve, name) for curve in curves]
-    y_range = padded([v for values in columns for v in values] or [0.5])
+    everything = [record[name] for records in layers.values() for record in records]
+    y_range = (0.0, 1.0) if name == "identity" or not everything else padded(everything)
     drawings = []
-    for curve, values in zip(curves, columns, strict=True):
-        every = -(-len(values) // MOST_POINTS)
-        places = sorted({*range(0, len(values), every), len(values) - 1})
-        x, y = [curve.steps[i] for i in places], [values[i] for i in places]
+    for layer, records in layers.items():
+        every = -(-len(records) // MOST_POINTS)
+        places = sorted({*range(0, len(records), every), len(records) - 1})
+        x, y = [records[i]["step"] for i in places], [records[i][name] for i in places]
         shown, ends = [Curve("", x, y, is_marked=False)], sorted({x[0], x[-1]})
         if name == "similarity":  # jumps, since steps see different images
             shown = [shown[0]._replace(opacity=0.35), shown[0]._replace(y=smoothed(y))]
-        place = (0.0, 1.0) if name == "identity" else y_range
-        where, title = f"{name}-layer-{curve.layer}", f"layer {curve.layer}"
-        drawings.append(line_chart(where, title, shown, "step", place, ends, SMALL))
+        where, title = f"{name}-layer-{layer}", f"layer {layer}"
+        drawings.append(line_chart(where, title, shown, "step", y_range, ends, SMALL))
     return drawings
 
 
-def plot_depth(rows: Sequence[Mapping[str, Any]]) -> list[Drawing]:
+def plot_depth(rows: Sequence[Record]) -> list[Drawing]:
     """Mean and standard deviation of the improvement by depth, beside DeepTA's."""
     layers = [row["layer"] for row in rows]
     dropped = frozenset(i for i, row in enumerate(rows) if not row["kept"])

@@ -76,9 +76,9 @@ def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequen
         *(draw.plot_depth(depth) if depth else ()),
         *([draw.plot_accuracy_by_depth(series)] if series else ()),
     ]
-    curves = runs.step_curves(subject.records)
-    found["steps"] = draw.plot_steps(curves, "similarity")
-    found["identity_steps"] = draw.plot_steps(curves, "identity")
+    steps = runs.step_table(subject.records)
+    found["steps"] = draw.plot_steps(steps, "similarity")
+    found["identity_steps"] = draw.plot_steps(steps, "identity")
     found["accuracy"] = [
         draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
         for i, rows in enumerate(runs.accuracy_by_setting(results).values(), start=1)

@@ -157,28 +157,17 @@ def stamp(folder: Path) -> tuple[object, ...]:
 # The history of a search
 
 
-class StepCurve(NamedTuple):
-    """A layer's steps."""
+def step_table(records: Iterable[Record]) -> dict[int, list[Record]]:
+    """The steps of each layer; one that was repeated counts as it was last.
 
-    layer: int
-    steps: tuple[int, ...]
-    similarity: tuple[float, ...]
-    """Mean cosine between the gradients of augmented images and of others of their class."""
-    identity: tuple[float, ...]
-
-
-def step_curves(records: Iterable[Record]) -> tuple[StepCurve, ...]:
-    """The course of each layer; a step that was repeated counts as it was last."""
+    `similarity` is the mean cosine between the gradients of augmented images and of others of their
+    class, `identity` the probability of identity.
+    """
     layers: dict[int, dict[int, Record]] = {}
     for record in records:
         if record.get("kind") == "step":
             layers.setdefault(record["layer"], {})[record["step"]] = record
-    curves = []
-    for layer, steps in sorted(layers.items()):
-        rows = [steps[step] for step in sorted(steps)]
-        columns = (tuple(r[name] for r in rows) for name in ("step", "similarity", "identity"))
-        curves.append(StepCurve(layer, *columns))
-    return tuple(curves)
+    return {layer: [rows[i] for i in sorted(rows)] for layer, rows in sorted(layers.items())}
 
 
 def depth_table(records: Iterable[Record]) -> list[Record]:
