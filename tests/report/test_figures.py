@@ -45,7 +45,7 @@ from deepaa.report.figures import (
     smoothed,
     ticks,
 )
-from deepaa.report.operation_tables import magnitude_tables, operation_table
+from deepaa.report.operation_tables import operation_table
 from deepaa.report.policy_tables import LayerTable, layer_table
 from deepaa.report.run_tables import AccuracyRow
 
@@ -74,12 +74,16 @@ STEPS = {
 ROW = AccuracyRow("one", 3, "cifar10", "small", 10, 4, 0.95, 0.002)
 
 
+def spread(policy: Policy) -> list[Drawing]:
+    return [plot_magnitudes(row) for row in operation_table(policy) if row.is_spread]
+
+
 @cache
 def drawings() -> list[Drawing]:
     points = (ROW._replace(layers=1), ROW._replace(layers=2, half_width=None))
     return [
         plot_operations(operation_table(POLICY)),
-        *map(plot_magnitudes, magnitude_tables(POLICY)),
+        *spread(POLICY),
         *plot_uncertainty(layer_table(POLICY)),
         *[
             drawing._replace(name=f"{drawing.name}-dropped")
@@ -156,12 +160,12 @@ def test_bars_are_as_long_as_the_probabilities() -> None:
 
 
 def test_magnitudes_share_a_scale_within_their_operation() -> None:
-    (drawing,) = map(plot_magnitudes, magnitude_tables(POLICY))
+    (drawing,) = spread(POLICY)
     tall = {mark.title: mark.height for mark in drawing.marks if isinstance(mark, Rect)}
     whole = tall["layer 2: rotate -30 in 100% of uses"]
     assert tall["layer 1: rotate -30 in 25% of uses"] == pytest.approx(0.25 * whole)
     assert tall["layer 1: rotate 15 in 75% of uses"] == pytest.approx(0.75 * whole)
-    even = plot_magnitudes(magnitude_tables(Policy.trivial(CIFAR, 1))[0])
+    even = spread(Policy.trivial(CIFAR, 1))[0]
     heights = {round(mark.height, 9) for mark in even.marks if isinstance(mark, Rect)}
     assert heights == {
         round(whole / 12 / FULL, 9)

@@ -7,10 +7,8 @@ from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report.operation_tables import (
     FAMILIES,
-    MagnitudeTable,
     OperationRow,
     likely_sequences,
-    magnitude_tables,
     operation_table,
     top_transformations,
 )
@@ -26,12 +24,12 @@ TWO_LAYERS = Policy(SMALL, Layers(torch.tensor([[0.0, 0.5, 0.125, 0.375], [1.0, 
 def test_operations_by_family() -> None:
     rows = operation_table(TWO)
     assert rows == (
-        OperationRow("identity", "nothing", (0.0, 0.75)),
-        OperationRow("rotate", "geometry", (0.5, 0.25)),
-        OperationRow("invert", "colour", (0.5, 0.0)),
+        OperationRow("identity", "nothing", (0.0, 0.75), (), ((), ())),
+        OperationRow("rotate", "geometry", (0.5, 0.25), (-30.0, 15.0), ((0.25, 0.75), (1.0, 0.0))),
+        OperationRow("invert", "colour", (0.5, 0.0), (), ((), ())),
     )
     assert [(row.uses, row.peak) for row in rows] == [(0.75, 2), (0.75, 1), (0.5, 1)]
-    assert OperationRow("flip", "geometry", (0.0, 0.0)).peak == 0
+    assert OperationRow("flip", "geometry", (0.0, 0.0), (), ((), ())).peak == 0
 
 
 def test_every_built_in_operation_has_a_family_and_others_are_own() -> None:
@@ -44,15 +42,11 @@ def test_every_built_in_operation_has_a_family_and_others_are_own() -> None:
 
 
 def test_magnitudes_within_an_operation() -> None:
-    assert magnitude_tables(TWO) == (
-        MagnitudeTable(
-            "rotate", "geometry", (-30.0, 15.0), (0.5, 0.25), ((0.25, 0.75), (1.0, 0.0))
-        ),
-    )
+    assert [row.name for row in operation_table(TWO) if row.is_spread] == ["rotate"]
     rare = Policy(ROWS, Layers(torch.tensor([[0.9995, 0.0005, 0.0, 0.0], [0.5, 0.0, 0.5, 0.0]])))
-    (table,) = magnitude_tables(rare)
-    assert table.shares == ((), (1.0, 0.0))  # the first layer hardly rotates
-    assert magnitude_tables(Policy.always(FLIP)) == ()
+    (row,) = (row for row in operation_table(rare) if row.is_spread)
+    assert row.shares == ((), (1.0, 0.0))  # the first layer hardly rotates
+    assert not any(row.is_spread for row in operation_table(Policy.always(FLIP)))
 
 
 def test_likely_sequences_of_layers() -> None:

@@ -8,7 +8,7 @@ from itertools import cycle, groupby
 from typing import Literal, NamedTuple
 
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
-from deepaa.report.operation_tables import MagnitudeTable, OperationRow
+from deepaa.report.operation_tables import OperationRow
 from deepaa.report.policy_tables import LayerTable
 from deepaa.report.run_tables import AccuracyRow, Record
 
@@ -82,32 +82,32 @@ def share_text(p: float) -> str:
     return f"{percent:.1f}" if percent < 9.95 else f"{percent:.0f}"
 
 
-def plot_magnitudes(table: MagnitudeTable) -> Drawing:
+def plot_magnitudes(row: OperationRow) -> Drawing:
     """One operation: a row of bars for each layer, over its magnitudes."""
     width, left, right, height = 190.0, 16.0, 38.0, 24.0
     room = width - left - right
-    step = room / len(table.magnitudes)
-    most = max([FULL, *(max(row) for row in table.shares if row)])
-    marks: list[Mark] = [Text(0, 12, table.name, 12, "ink", bold=True)]
+    step = room / len(row.magnitudes)
+    most = max([FULL, *(max(shares) for shares in row.shares if shares)])
+    marks: list[Mark] = [Text(0, 12, row.name, 12, "ink", bold=True)]
     marks.append(Text(width, 12, "% of layer", 10, anchor="end"))
     y = 22.0
-    for layer, (p, shares) in enumerate(zip(table.probabilities, table.shares, strict=True), 1):
+    for layer, (p, shares) in enumerate(zip(row.probabilities, row.shares, strict=True), 1):
         base = y + height - 4
         marks.append(Text(0, base, f"{layer}", 10))
         marks.append(Line(((left, base), (left + room, base)), "grid", 1))
         for i, share in enumerate(shares):
             tall = (height - 6) * share / most
-            title = f"layer {layer}: {table.name} {table.magnitudes[i]:.4g} in {share:.0%} of uses"
+            title = f"layer {layer}: {row.name} {row.magnitudes[i]:.4g} in {share:.0%} of uses"
             box = (left + i * step + 0.75, base - tall, step - 1.5, tall)
             if tall > 0:
-                marks.append(Rect(*box, table.family, title=title))
+                marks.append(Rect(*box, row.family, title=title))
         marks.append(Text(width, base, share_text(p), 10, "ink" if shares else "faint", "end"))
         y += height
-    first, last = table.magnitudes[0], table.magnitudes[-1]
+    first, last = row.magnitudes[0], row.magnitudes[-1]
     marks.append(Text(left, y + 10, f"{first:.4g}", 10))
     marks.append(Text(left + room, y + 10, f"{last:.4g}", 10, anchor="end"))
-    description = f"Magnitudes of {table.name} in each layer, from {first:.4g} to {last:.4g}."
-    return Drawing(f"magnitudes-{table.name}", description, width, y + 16, tuple(marks))
+    description = f"Magnitudes of {row.name} in each layer, from {first:.4g} to {last:.4g}."
+    return Drawing(f"magnitudes-{row.name}", description, width, y + 16, tuple(marks))
 
 
 # Line charts

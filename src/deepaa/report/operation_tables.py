@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from deepaa.policy import Layers, Policy, Stage
-from deepaa.report.policy_tables import layer_table
+from deepaa.report.policy_tables import OperationShare, layer_table
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "nothing": ("identity",),
@@ -30,11 +30,15 @@ WIDTH = 4096
 
 
 class OperationRow(NamedTuple):
-    """An operation's probability in every layer."""
+    """An operation's probability in every layer, and how its magnitudes are distributed there."""
 
     name: str
     family: str
     probabilities: tuple[float, ...]
+    magnitudes: tuple[float, ...]
+    """Rising; empty for an operation without magnitudes."""
+    shares: tuple[tuple[float, ...], ...]
+    """Per layer and magnitude, summing to 1; empty where the layer hardly uses the operation."""
 
     @property
     def uses(self) -> float:
@@ -47,63 +51,33 @@ class OperationRow(NamedTuple):
         most = max(self.probabilities, default=0.0)
         return 1 + self.probabilities.index(most) if most else 0
 
+    @property
+    def is_spread(self) -> bool:
+        """Whether it has several magnitudes, and some layer uses it."""
+        return len(self.magnitudes) > 1 and max(self.probabilities, default=0.0) >= RARE
+
 
 def operation_table(policy: Policy, epoch: int = 0) -> tuple[OperationRow, ...]:
-    """The distribution of operations at each layer (the paper's Figure 3).
+    """The distribution of operations at each layer (the paper's Figure 3, Appendices B and C).
 
     Operations come family by family, within one in the order of the policy's table.
     """
     layers = [
-        {share.name: share.probability for share in layer.operations}
-        for layer in layer_table(policy, epoch, top=None)
-    ]
-    rows = [
-        OperationRow(name, _family(name), tuple(shares.get(name, 0.0) for shares in layers))
-        for name in dict.fromkeys(op.name for op in policy.table.operations)
-    ]
-    order = [*FAMILIES, OWN]
-    return tuple(sorted(rows, key=lambda row: order.index(row.family)))
-
-
-def _family(name: str) -> str:
-    return next((family for family, names in FAMILIES.items() if name in names), OWN)
-
-
-class MagnitudeTable(NamedTuple):
-    """How an operation's magnitudes are distributed in each layer (Appendices B and C)."""
-
-    name: str
-    family: str
-    magnitudes: tuple[float, ...]
-    """Rising."""
-    probabilities: tuple[float, ...]
-    """Of the operation, per layer."""
-    shares: tuple[tuple[float, ...], ...]
-    """Per layer and magnitude, summing to 1; empty where the layer hardly uses the operation."""
-
-
-def magnitude_tables(policy: Policy, epoch: int = 0) -> tuple[MagnitudeTable, ...]:
-    """A table for each operation with several magnitudes that some layer uses."""
-    layers = [
-        {
-            share.name: dict(share.magnitudes)
-            for share in layer.operations
-            if share.probability >= RARE
-        }
+        {share.name: share for share in layer.operations}
         for layer in layer_table(policy, epoch, top=None)
     ]
     found = []
-    for row in operation_table(policy, epoch):
-        own = [r.magnitude for r in policy.table.rows if r.operation.name == row.name]
-        levels = sorted({magnitude for magnitude in own if magnitude is not None})
-        if len(levels) < 2 or max(row.probabilities, default=0.0) < RARE:
-            continue
-        shares = tuple(
-            tuple(known[row.name].get(m, 0.0) for m in levels) if row.name in known else ()
-            for known in layers
-        )
-        found.append(MagnitudeTable(row.name, row.family, tuple(levels), row.probabilities, shares))
-    return tuple(found)
+    for name in dict.fromkeys(op.name for op in policy.table.operations):
+        own = [layer.get(name, OperationShare(name, 0.0, ())) for layer in layers]
+        levels = {r.magnitude for r in policy.table.rows if r.operation.name == name}
+        magnitudes = tuple(sorted(m for m in levels if m is not None))
+        known = [dict(share.magnitudes) if share.probability >= RARE else None for share in own]
+        shares = (() if k is None else tuple(k.get(m, 0.0) for m in magnitudes) for k in known)
+        family = next((family for family, names in FAMILIES.items() if name in names), OWN)
+        probabilities = tuple(share.probability for share in own)
+        found.append(OperationRow(name, family, probabilities, magnitudes, tuple(shares)))
+    order = [*FAMILIES, OWN]
+    return tuple(sorted(found, key=lambda row: order.index(row.family)))
 
 
 # Sequences

@@ -18,7 +18,6 @@ from deepaa.report.comparison import Comparison, plot_comparison
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
 from deepaa.report.operation_tables import (
     likely_sequences,
-    magnitude_tables,
     operation_table,
     top_transformations,
 )
@@ -69,7 +68,7 @@ def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequen
         operations = operation_table(policy, epoch)
         layers, dropped = layer_table(policy, epoch), runs.dropped_layer(subject.records)
         found["operations"] = [draw.plot_operations(operations, subject.unfinished)]
-        found["magnitudes"] = [draw.plot_magnitudes(t) for t in magnitude_tables(policy, epoch)]
+        found["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
         found["uncertainty"] = draw.plot_uncertainty(layers, dropped)
     depth, series = runs.depth_table(subject.records), runs.accuracy_by_depth(results)
     found["depth"] = [
