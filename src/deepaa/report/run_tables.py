@@ -226,7 +226,10 @@ def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
 
 
 def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
-    """Steps (or epochs), images through the network, and seconds of each part, all at the end."""
+    """Parts of the search, and all at the end: name, steps or epochs, passes, seconds.
+
+    A pass is one image through the network. Empty without records.
+    """
     epochs = [r for r in records if r.get("kind") == "epoch"]
     rows, before = [], 0
     if epochs:
@@ -341,10 +344,9 @@ def accuracy_by_depth(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
     """
     groups: dict[tuple[Any, ...], dict[int, AccuracyRow]] = {}
     for row, (_, facts) in zip(accuracy_rows(results), results, strict=True):
-        policy = facts.get("policy", {})
-        depth = _own_depth(policy)
+        family, depth = _family_and_depth(facts.get("policy", {}))
         if depth is not None:
-            rows = groups.setdefault((_family(policy), *row.setting), {})
+            rows = groups.setdefault((family, *row.setting), {})
             if depth not in rows or row.seeds > rows[depth].seeds:
                 rows[depth] = row._replace(layers=depth)
     several = {key: rows for key, rows in groups.items() if len(rows) > 1}
@@ -358,16 +360,15 @@ def accuracy_by_depth(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
     ]
 
 
-def _family(policy: Mapping[str, Any]) -> str:
-    """What policies that differ in their depth alone have in common."""
+def _family_and_depth(policy: Mapping[str, Any]) -> tuple[str, int | None]:
+    """What policies that differ in their depth alone have in common, and the layers of this one.
+
+    None where the number of layers may have the default augmentation in it.
+    """
     ref = _ref(policy)
-    return (str(ref.name) if "layers" in ref.arguments else ref.label) + _defaults(policy)
-
-
-def _own_depth(policy: Mapping[str, Any]) -> int | None:
-    """Layers of the policy itself; None where the count may have the default augmentation in it."""
-    if policy.get("first_layers"):
-        return int(policy["first_layers"])
-    if (layers := _ref(policy).arguments.get("layers")) is not None:
-        return int(layers)
-    return None if policy.get("defaults") else policy.get("layers", 0)
+    layers = ref.arguments.get("layers")
+    family = (ref.label if layers is None else str(ref.name)) + _defaults(policy)
+    given = policy.get("first_layers") or layers
+    if given is not None:
+        return family, int(given)
+    return family, None if policy.get("defaults") else policy.get("layers", 0)
