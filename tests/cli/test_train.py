@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
 from deepaa.models import build_model
-from deepaa.report.accuracy_tables import accuracy_row
+from deepaa.report.run_tables import accuracy_row
 from deepaa.runs import read_history
 from deepaa.train.results import read_results
 

@@ -24,8 +24,7 @@ from PIL import Image
 
 from deepaa import CIFAR, IMAGENET, Operation, Policy, load_policy
 from deepaa.export import TARGETS, export_policy, pipeline_source
-from deepaa.export.measured import MEASURED, VERSIONS, WITHOUT_SIZE
-from deepaa.export.shared import LEAST, kept_rows
+from deepaa.export.shared import LEAST, MEASURED, VERSIONS, WITHOUT_SIZE, kept_rows
 from deepaa.ops.apply import tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS
 from deepaa.ops.space import Row, Space
@@ -301,7 +300,7 @@ def test_torchvision_on_pil_images_is_exact(shape: tuple[int, ...]) -> None:
     rows = [*CIFAR.table.rows, *IMAGENET.table.rows[-2:-1], PIXEL_CUTOUT, SMALL_CUTOUT]
     for i, row in enumerate(rows):
         u = torch.rand(22, generator=torch.Generator().manual_seed(i)).tolist()
-        kernel = getattr(code, row.operation.name)
+        kernel = code.KERNELS[row.operation.name]
         out = kernel(tensor_to_pil(image), row.magnitude, u, **row.operation.options)
         assert np.array_equal(np.asarray(out), pillow(row, image, u)), row
 
@@ -314,7 +313,7 @@ def test_kornias_boxes_are_exact(shape: tuple[int, ...]) -> None:
     for i, row in enumerate([*rows, IMAGENET.table.rows[-2], PIXEL_CUTOUT, SMALL_CUTOUT] * 5):
         u = torch.rand(1, 22, generator=torch.Generator().manual_seed(i))
         m = torch.tensor([math.nan if row.magnitude is None else row.magnitude])
-        out = getattr(code, row.operation.name)(image[None] / 255, m, u, **row.operation.options)
+        out = code.KERNELS[row.operation.name](image[None] / 255, m, u, **row.operation.options)
         levels = (out[0] * 255).round().to(torch.uint8)
         assert np.array_equal(np.asarray(tensor_to_pil(levels)), pillow(row, image, u[0].tolist()))
 

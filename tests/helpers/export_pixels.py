@@ -1,4 +1,4 @@
-"""How far exported operations are from Pillow: `python tests/export_pixels.py` prints the table."""
+"""How far exported operations are from Pillow; `python tests/helpers/export_pixels.py` tells."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _ways(way: str, row: Row) -> Callable[[Tensor, list[float]], tuple[Pixels, P
     if way.startswith("albumentations"):
         return _albumentations(row, None if way.endswith("not given") else 32)
     code = importlib.import_module(f"deepaa.export.{way.partition(',')[0]}")
-    kernel, name = getattr(code, row.operation.name), row.operation.name
+    kernel, name = code.KERNELS[row.operation.name], row.operation.name
     options: dict[str, Any] = dict(row.operation.options)
 
     def kornia(image: Tensor, u: list[float]) -> tuple[Pixels, Pixels]:

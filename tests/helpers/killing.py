@@ -20,7 +20,7 @@ from PIL import Image  # noqa: F401 - so that forks need not
 
 from deepaa.cli import app as cli
 from deepaa.data import load as sources  # noqa: F401 - as above
-from deepaa.report import pictures, terminal  # noqa: F401 - as above
+from deepaa.report import pictures, policy_tables  # noqa: F401 - as above
 
 LAST = ("between layers", "layer 3")
 """From here on attempts die before a file operation: 18 of them, of 15 to a record and 16 to the

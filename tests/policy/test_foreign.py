@@ -28,8 +28,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from policy_text import loads
 
 from deepaa.ops.apply import run_pil
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row, Space
-from deepaa.ops.space import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Row, Space
 from deepaa.policy import PolicyFileError, dumps, load_policy
 from deepaa.policy.foreign import chances, is_log, read_log, read_npz
 from deepaa.policy.load import compared_policy

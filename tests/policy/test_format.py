@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from policy_text import loads
 from torch import Tensor
 
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
-from deepaa.ops.space import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, IMAGENET, Operation, Table
 from deepaa.policy import dumps
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy

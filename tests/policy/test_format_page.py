@@ -13,8 +13,7 @@ import torch
 from policy_text import loads
 
 from deepaa.ops.rng import sample_keys
-from deepaa.ops.space import CIFAR, Operation
-from deepaa.ops.space import BUILTIN
+from deepaa.ops.space import BUILTIN, CIFAR, Operation
 from deepaa.policy import dumps
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy

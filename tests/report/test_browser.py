@@ -21,8 +21,8 @@ from PIL import Image
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries
-from deepaa.report.load import Subject
 from deepaa.report.page import Options, comparison_page, make_figures, make_page
+from deepaa.report.run_tables import Subject
 from deepaa.runs import write_file
 from deepaa.train.results import SeedResult
 
@@ -217,7 +217,7 @@ def test_opens_without_complaints_and_without_network(browser: Browser, page: Pa
 
 
 def test_every_figure_is_there_and_has_a_size(browser: Browser, page: Path) -> None:
-    wanted = [drawing.name for drawing in make_figures(_subject(), _results()).all]
+    wanted = [drawing.name for drawing in make_figures(_subject(), _results())]
     assert len(wanted) == len(set(wanted)) > 15
     seen: set[str] = set()
     for tab in ("policy", "search", "examples", "accuracy", "use"):

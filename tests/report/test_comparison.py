@@ -20,7 +20,9 @@ from deepaa.cli import app as cli
 from deepaa.ops.space import Space
 from deepaa.policy import hidden_share
 from deepaa.report.comparison import (
+    BAR,
     LEVELS,
+    LINE,
     Bar,
     Comparison,
     Entry,
@@ -30,12 +32,11 @@ from deepaa.report.comparison import (
     compare_policies,
     level,
     load_entries,
+    plot_comparison,
 )
-from deepaa.report.figures import BAR, LINE, plot_comparison
+from deepaa.report.drawing import Line, Rect, Text, figure_bytes
 from deepaa.report.page import comparison_page
 from deepaa.report.pictures import comparison_grid, preview_grid
-from deepaa.report.save import figure_bytes
-from deepaa.report.svg import Line, Rect, Text
 
 Command = Callable[..., tuple[int, str, str]]
 NOTHING = (0.0,) * 11

@@ -14,28 +14,8 @@ from PIL import Image
 
 from deepaa.ops.space import CIFAR, Operation, Table
 from deepaa.policy.policy import Layers, Policy
-from deepaa.report.accuracy_tables import AccuracyRow, DepthAccuracy
-from deepaa.report.charts import padded, smoothed, ticks
-from deepaa.report.comparison import compare_policies, load_entries
-from deepaa.report.figures import (
-    CELL,
-    FULL,
-    MOST_POINTS,
-    plot_accuracy,
-    plot_accuracy_by_depth,
-    plot_comparison,
-    plot_depth,
-    plot_identity_steps,
-    plot_magnitudes,
-    plot_operations,
-    plot_steps,
-    plot_uncertainty,
-    share_text,
-)
-from deepaa.report.policy_tables import layer_table, magnitude_tables, operation_table
-from deepaa.report.save import figure_bytes, parse_formats, save_figures
-from deepaa.report.search_tables import DepthRow, DroppedLayer, StepCurve
-from deepaa.report.svg import (
+from deepaa.report.comparison import compare_policies, load_entries, plot_comparison
+from deepaa.report.drawing import (
     COLOURS,
     MARGIN,
     Dot,
@@ -43,9 +23,31 @@ from deepaa.report.svg import (
     Line,
     Rect,
     Text,
+    figure_bytes,
     inline_svg,
+    parse_formats,
+    save_figures,
     standalone_svg,
 )
+from deepaa.report.figures import (
+    CELL,
+    FULL,
+    MOST_POINTS,
+    padded,
+    plot_accuracy,
+    plot_accuracy_by_depth,
+    plot_depth,
+    plot_magnitudes,
+    plot_operations,
+    plot_steps,
+    plot_uncertainty,
+    share_text,
+    smoothed,
+    ticks,
+)
+from deepaa.report.operation_tables import operation_table
+from deepaa.report.policy_tables import LayerTable, layer_table
+from deepaa.report.run_tables import AccuracyRow
 
 TABLE = Table(
     [
@@ -56,12 +58,24 @@ TABLE = Table(
     ]
 )
 POLICY = Policy(TABLE, Layers(torch.tensor([[0.0, 0.5, 0.125, 0.375], [0.75, 0.0, 0.25, 0.0]])))
+NAMES = ("layer", "kept", "improvement_mean", "improvement_std", "deepta_mean", "deepta_std")
 DEPTH = (
-    DepthRow(1, True, "asked for", 0.1, 0.05, 0.08, 0.06),
-    DepthRow(2, False, "identity", 0.1, 0.05, 0.12, 0.09),
+    dict(zip(NAMES, (1, True, 0.1, 0.05, 0.08, 0.06), strict=True)),
+    dict(zip(NAMES, (2, False, 0.1, 0.05, 0.12, 0.09), strict=True)),
 )
-CURVE = StepCurve(1, (1, 2, 3), (0.1, 0.3, 0.2), (0.9, 0.5, 0.1))
+DROPPED = LayerTable(3, 0.1, 2**0.1, 0.99, (), 0, 0.0)
+STEPS = {
+    1: [
+        {"step": 1, "similarity": 0.1, "identity": 0.9},
+        {"step": 2, "similarity": 0.3, "identity": 0.5},
+        {"step": 3, "similarity": 0.2, "identity": 0.1},
+    ]
+}
 ROW = AccuracyRow("one", 3, "cifar10", "small", 10, 4, 0.95, 0.002)
+
+
+def spread(policy: Policy) -> list[Drawing]:
+    return [plot_magnitudes(row) for row in operation_table(policy) if row.is_spread]
 
 
 @cache
@@ -69,18 +83,18 @@ def drawings() -> list[Drawing]:
     points = (ROW._replace(layers=1), ROW._replace(layers=2, half_width=None))
     return [
         plot_operations(operation_table(POLICY)),
-        *map(plot_magnitudes, magnitude_tables(POLICY)),
+        *spread(POLICY),
         *plot_uncertainty(layer_table(POLICY)),
         *[
             drawing._replace(name=f"{drawing.name}-dropped")
-            for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99))
+            for drawing in plot_uncertainty(layer_table(POLICY), DROPPED)
         ],
         *plot_depth(DEPTH),
-        *plot_steps([CURVE]),
-        *plot_identity_steps([CURVE]),
+        *plot_steps(STEPS, "similarity"),
+        *plot_steps(STEPS, "identity"),
         plot_accuracy([ROW, ROW._replace(method="two", mean=0.9, half_width=None)]),
         plot_accuracy([ROW._replace(half_width=0.9), ROW])._replace(name="wide-intervals"),
-        plot_accuracy_by_depth([DepthAccuracy("p", points), DepthAccuracy("deepta", points)]),
+        plot_accuracy_by_depth([("p", points), ("deepta", points)]),
         plot_comparison(compare_policies(load_entries(["none", "crop-flip", "trivialaugment"]))),
     ]
 
@@ -106,14 +120,14 @@ def test_equal_drawings_are_equal_files(kind: str) -> None:
 
 
 def test_a_dropped_layer_is_hollow() -> None:
-    for drawing in plot_uncertainty(layer_table(POLICY), DroppedLayer(3, 0.1, 0.99)):
+    for drawing in plot_uncertainty(layer_table(POLICY), DROPPED):
         assert [mark.hollow for mark in drawing.marks if isinstance(mark, Dot)] == [0, 0, 1]
 
 
 def test_a_thinned_curve_keeps_its_ends() -> None:
-    steps = tuple(range(1, 2 * MOST_POINTS + 1))
-    values = tuple(step / 1000 for step in steps)
-    (drawing,) = plot_identity_steps([StepCurve(1, steps, values, values)])
+    steps = range(1, 2 * MOST_POINTS + 1)
+    records = [{"step": step, "identity": step / 1000} for step in steps]
+    (drawing,) = plot_steps({1: records}, "identity")
     (line,) = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) > 2]
     assert len(line.points) == MOST_POINTS + 1
     assert {"1", str(2 * MOST_POINTS)} <= {m.text for m in drawing.marks if isinstance(m, Text)}
@@ -146,12 +160,12 @@ def test_bars_are_as_long_as_the_probabilities() -> None:
 
 
 def test_magnitudes_share_a_scale_within_their_operation() -> None:
-    (drawing,) = map(plot_magnitudes, magnitude_tables(POLICY))
+    (drawing,) = spread(POLICY)
     tall = {mark.title: mark.height for mark in drawing.marks if isinstance(mark, Rect)}
     whole = tall["layer 2: rotate -30 in 100% of uses"]
     assert tall["layer 1: rotate -30 in 25% of uses"] == pytest.approx(0.25 * whole)
     assert tall["layer 1: rotate 15 in 75% of uses"] == pytest.approx(0.75 * whole)
-    even = plot_magnitudes(magnitude_tables(Policy.trivial(CIFAR, 1))[0])
+    even = spread(Policy.trivial(CIFAR, 1))[0]
     heights = {round(mark.height, 9) for mark in even.marks if isinstance(mark, Rect)}
     assert heights == {
         round(whole / 12 / FULL, 9)
@@ -171,7 +185,7 @@ def test_dropped_layers_are_hollow_and_deepta_is_dashed() -> None:
 
 
 def test_higher_values_are_drawn_higher() -> None:
-    (drawing,) = plot_identity_steps([CURVE])
+    (drawing,) = plot_steps(STEPS, "identity")
     lines = [m for m in drawing.marks if isinstance(m, Line) and len(m.points) == 3]
     (points,) = (line.points for line in lines)
     assert points[0][0] < points[1][0] < points[2][0]
@@ -179,9 +193,8 @@ def test_higher_values_are_drawn_higher() -> None:
 
 
 def test_long_curves_are_thinned() -> None:
-    n = 5000
-    long = StepCurve(1, tuple(range(n)), (0.5,) * n, (0.5,) * n)
-    (drawing,) = plot_steps([long])
+    records = [{"step": step, "similarity": 0.5} for step in range(5000)]
+    (drawing,) = plot_steps({1: records}, "similarity")
     assert max(len(m.points) for m in drawing.marks if isinstance(m, Line)) <= 300
 
 

@@ -30,11 +30,10 @@ from deepaa.data import load_images
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report import page as page_module
-from deepaa.report.load import Subject, read_subject, stamp, status_of
+from deepaa.report.operation_tables import top_transformations
 from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, originals_of
 from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
-from deepaa.report.policy_tables import top_transformations
-from deepaa.report.search_tables import stop_text
+from deepaa.report.run_tables import Subject, read_subject, stamp, status_of, stop_text
 from deepaa.runs import Run, read_config, read_history
 from deepaa.search.presets import ProxyConfig
 from deepaa.train.config import TrainConfig
@@ -144,7 +143,7 @@ def test_a_finished_run(reported: tuple[Path, str]) -> None:
     run, out = reported
     assert re.fullmatch(r"wrote .*report\.html: 0\.\d\d MB\n", out)
     page = read(run / "report.html")
-    wanted = {drawing.name for drawing in make_figures(read_subject(str(run))).all}
+    wanted = {drawing.name for drawing in make_figures(read_subject(str(run)))}
     assert wanted >= {"operations", "magnitudes-rotate", "entropy", "depth-mean", "identity"}
     assert wanted >= {"depth-deviation", "similarity-layer-1", "identity-layer-2"}
     assert sorted(page.figures) == sorted({*wanted, "layer-by-layer", "transformations"})
@@ -382,16 +381,14 @@ def test_pictures_are_what_the_policy_makes() -> None:
     images = load_images(None, 3)
     policy = Policy.always(Operation("invert"), Operation("flip"))
     original, inverted, _ = layer_rows(images, policy)
-    assert [picture.source for picture in original.pictures] == [
-        data_url(image) for image in images
-    ]
-    assert [picture.source for picture in inverted.pictures] == [
+    assert [source for source, _ in original.pictures] == [data_url(image) for image in images]
+    assert [source for source, _ in inverted.pictures] == [
         data_url(255 - image) for image in images
     ]
-    assert {picture.caption for picture in inverted.pictures} == {"invert"}
+    assert {caption for _, caption in inverted.pictures} == {"invert"}
     rows = transformation_rows(images, policy, top_transformations(policy))
     assert [(row.name, row.uses) for row in rows] == [("invert", 1.0), ("flip", 1.0)]
-    assert rows[0].pictures[0].source == data_url(255 - images[0])
+    assert rows[0].pictures[0][0] == data_url(255 - images[0])
 
 
 # Results

@@ -1,4 +1,4 @@
-"""Policies as tables, by equality with numbers computed by hand."""
+"""Layers of a policy as tables, by equality with numbers computed by hand, and in words."""
 
 import json
 
@@ -6,26 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table, Transformation
+from deepaa.ops.space import CIFAR, Operation, Table
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report.policy_tables import (
-    FAMILIES,
     LayerTable,
     MagnitudeShare,
-    MagnitudeTable,
-    OperationRow,
-    OperationSequence,
     OperationShare,
     OperationUses,
-    TransformationUse,
     as_dict,
+    layer_sentences,
     layer_table,
-    likely_sequences,
-    magnitude_tables,
-    operation_table,
+    magnitudes_text,
     policy_table,
-    top_transformations,
-    use_table,
 )
 
 IDENTITY, INVERT, FLIP = Operation("identity"), Operation("invert"), Operation("flip")
@@ -92,7 +84,7 @@ def test_closed_gates_count_as_identity():
         ("invert", 0.25),
     ]
     assert second.identity == 0.5
-    assert use_table(Policy(SMALL, chains)) == (
+    assert policy_table(Policy(SMALL, chains), "mine").uses == (
         OperationUses("rotate", 0.875),
         OperationUses("invert", 0.625),
         OperationUses("identity", 0.5),
@@ -100,12 +92,12 @@ def test_closed_gates_count_as_identity():
 
 
 def test_uses_add_up_over_layers_and_leave_out_the_unused():
-    assert use_table(TWO_LAYERS) == (
+    assert policy_table(TWO_LAYERS, "mine").uses == (
         OperationUses("identity", 1.0),
         OperationUses("invert", 0.5),
         OperationUses("rotate", 0.5),
     )
-    assert [use.name for use in use_table(Policy.identity(CIFAR))] == ["identity"]
+    assert [use.name for use in policy_table(Policy.identity(CIFAR), "mine").uses] == ["identity"]
 
 
 def test_a_schedule_is_shown_at_an_epoch():
@@ -131,76 +123,51 @@ def test_tables_are_json():
     assert found["uses"][0] == {"name": "identity", "uses": 1.0}
 
 
-def test_operations_by_family() -> None:
-    rows = operation_table(TWO)
-    assert rows == (
-        OperationRow("identity", "nothing", (0.0, 0.75)),
-        OperationRow("rotate", "geometry", (0.5, 0.25)),
-        OperationRow("invert", "colour", (0.5, 0.0)),
-    )
-    assert [(row.uses, row.peak) for row in rows] == [(0.75, 2), (0.75, 1), (0.5, 1)]
-    assert OperationRow("flip", "geometry", (0.0, 0.0)).peak == 0
+# Words
 
 
-def test_every_built_in_operation_has_a_family_and_others_are_own() -> None:
-    known = [name for names in FAMILIES.values() for name in names]
-    assert len(known) == len(set(known))
-    assert {op.name for op in (*CIFAR.operations, *IMAGENET.operations)} == set(known)
-    own = Operation("fade", pil=lambda image, magnitude, uniforms: image)
-    policy = Policy(Table([(own, None), (IDENTITY, None)]), torch.tensor([[0.5, 0.5]]))
-    assert [row.family for row in operation_table(policy)] == ["nothing", "own"]
-
-
-def test_magnitudes_within_an_operation() -> None:
-    assert magnitude_tables(TWO) == (
-        MagnitudeTable(
-            "rotate", "geometry", (-30.0, 15.0), (0.5, 0.25), ((0.25, 0.75), (1.0, 0.0))
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ([0.0, 0.0, 0.0, 1.0], "leaves the image as it is"),
+        ([0.0, 0.5, 0.5, 0.0], "always rotate"),
+        ([0.001, 0.0, 0.0, 0.999], "almost always leaves the image as it is (> 99 %)"),
+        ([0.45, 0.0, 0.0, 0.55], "mostly leaves the image as it is (55 %), else invert (45 %)"),
+        ([0.2, 0.0, 0.0, 0.8], "mostly leaves the image as it is (80 %), else invert (20 %)"),
+        ([0.999, 0.001, 0.0, 0.0], "almost always invert (> 99 %)"),
+        ([0.6, 0.3, 0.0, 0.1], "mostly invert (60 %), else rotate (30 %) or identity (10 %)"),
+        (
+            [0.4, 0.15, 0.15, 0.3],
+            "a mix; most often invert (40 %), rotate (30 %) and identity (30 %)",
         ),
-    )
-    rare = Policy(ROWS, Layers(torch.tensor([[0.9995, 0.0005, 0.0, 0.0], [0.5, 0.0, 0.5, 0.0]])))
-    (table,) = magnitude_tables(rare)
-    assert table.shares == ((), (1.0, 0.0))  # the first layer hardly rotates
-    assert magnitude_tables(Policy.always(FLIP)) == ()
+    ],
+)
+def test_a_layer_in_words(shares: list[float], text: str) -> None:
+    policy = Policy(ROWS, torch.tensor([shares], dtype=torch.float64))
+    assert layer_sentences(layer_table(policy)) == [("Layer 1", text)]
 
 
-def test_likely_sequences_of_layers() -> None:
-    # invert or rotate, then rotate (1/4) or nothing (3/4)
-    assert likely_sequences(TWO) == (
-        OperationSequence(("invert",), 0.375),
-        OperationSequence(("rotate",), 0.375),
-        OperationSequence(("invert", "rotate"), 0.125),
-        OperationSequence(("rotate", "rotate"), 0.125),
-    )
-    assert len(likely_sequences(TWO, top=1)) == 1
+def test_layers_that_are_alike_share_a_sentence() -> None:
+    text = "any of 18 operations, all equally often (6 %)"
+    assert layer_sentences(layer_table(Policy.trivial(CIFAR, 6), top=99)) == [
+        ("Layers 1 to 6", text)
+    ]
+    first, second = layer_sentences(layer_table(TWO), unfinished=2)
+    assert (first[0], second[0]) == ("Layer 1", "Layer 2")
+    assert second[1].endswith("(not finished)")
+    assert not first[1].endswith("(not finished)")
 
 
-def test_likely_sequences_of_sub_policies() -> None:
-    chains = Chains(
-        torch.tensor([0.5, 0.5], dtype=torch.float64),
-        torch.tensor([[0, 1], [0, 2]]),
-        torch.tensor([[1.0, 0.5], [1.0, 0.25]], dtype=torch.float64),
-    )
-    assert likely_sequences(Policy(ROWS, chains)) == (
-        OperationSequence(("invert",), 0.625),
-        OperationSequence(("invert", "rotate"), 0.375),
-    )
-
-
-def test_shares_of_sequences_are_those_that_are_drawn() -> None:
-    table = Table([(IDENTITY, None), (FLIP, None), (INVERT, None)])
-    policy = Policy(table, torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3], [0.3, 0.3, 0.4]]))
-    draws = policy.sample(40_000, torch.Generator().manual_seed(0)).choice.tolist()
-    names = [row.operation.name for row in table.rows]
-    met = [tuple(names[i] for i in row if names[i] != "identity") for row in draws]
-    everything = likely_sequences(policy, top=1000)
-    assert sum(chain.probability for chain in everything) == pytest.approx(1)
-    for operations, p in everything:
-        sigma = (p * (1 - p) / len(met)) ** 0.5
-        assert abs(met.count(operations) / len(met) - p) < 5 * sigma
-
-
-def test_top_transformations_are_the_commonest_of_each_operation() -> None:
-    assert top_transformations(TWO) == (
-        TransformationUse(1, Transformation("rotate", 15.0), 0.375),  # as often as -30, and first
-        TransformationUse(0, Transformation("invert", None), 0.5),
-    )
+@pytest.mark.parametrize(
+    ("shares", "text"),
+    [
+        ((), ""),
+        (((4.0, 1.0),), "4"),
+        (((-3.0, 0.5), (3.0, 0.5)), "-3 to 3, 2 levels evenly"),
+        (((0.45, 0.49), (-0.45, 0.38), (0.3, 0.13)), "0.45 (49%), -0.45 (38%), 0.3 (13%)"),
+        (((1.0, 0.4), (2.0, 0.3), (3.0, 0.2), (4.0, 0.1)), "1 (40%), 2 (30%), 3 (20%) ..."),
+    ],
+)
+def test_magnitudes_in_words(shares: tuple[tuple[float, float], ...], text: str) -> None:
+    found = tuple(MagnitudeShare(*share) for share in shares)
+    assert magnitudes_text(OperationShare("x", 1.0, found)) == text

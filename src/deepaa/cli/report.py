@@ -92,7 +92,7 @@ def report(
     if watch:
         subject = _watch(subject, operations, page)
     if figures is not None:
-        drawings = reports.make_figures(subject, found, epoch).all
+        drawings = reports.make_figures(subject, found, epoch)
         files = reports.save_figures(drawings, figures, kinds)
         typer.echo(f"wrote {len(files)} figures to {figures}")
 

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deepaa.export import albumentations
-from deepaa.export.shared import LEAST, Kept, filled_template, kept_rows
+from deepaa.export.shared import LEAST, Kept, difference_lines, filled_template, kept_rows
 from deepaa.policy import Policy
 from deepaa.runs import write_file
 
 __all__ = ["LEAST", "TARGETS", "Exported", "export_policy", "pipeline_source"]
 
-TARGETS = ("albumentations", "kornia", "torchvision")
-FILES = (".json", ".yaml", ".yml")
-"""Endings of albumentations' own files."""
+ENDINGS = {
+    "albumentations": (".py", ".json", ".yaml", ".yml"),  # the others are its own files
+    "kornia": (".py",),
+    "torchvision": (".py",),
+}
+TARGETS = tuple(ENDINGS)
 
 
 class Exported(NamedTuple):
@@ -49,20 +52,18 @@ def export_policy(
     """
     path, ending = Path(path), Path(path).suffix.lower()
     _check_target(target)
-    endings = (".py", *FILES) if target == "albumentations" else (".py",)
-    if ending not in endings:
-        raise ValueError(f"{path}: {target} pipelines are written as {', '.join(endings)}")
+    if ending not in ENDINGS[target]:
+        raise ValueError(f"{path}: {target} pipelines are written as {', '.join(ENDINGS[target])}")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: the folder {path.parent} does not exist")
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
-    differences: tuple[str, ...] = ()
     if ending == ".py":
         write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
     else:
         albumentations.save(kept, path, size)
-        differences = tuple(albumentations.differences(kept, size))
+    differences = () if ending == ".py" else tuple(difference_lines(kept, target, size))
     return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, differences)
 
 

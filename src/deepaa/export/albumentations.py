@@ -8,11 +8,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepaa.export.measured import WITHOUT_SIZE
-from deepaa.export.shared import Kept, difference_lines, header, literal
+from deepaa.export.shared import Kept, header, literal
 from deepaa.ops import PIXEL, Row
 
 LIBRARY = "albumentations"
@@ -39,19 +39,8 @@ class Call(NamedTuple):
 def source(kept: Kept, module: str, size: int | None) -> str:
     """The pipeline as a Python file that needs nothing but albumentations."""
     lines = "\n".join(f"        {line}" for call in _layers(kept, size) for line in _lines(call))
-    note = "" if size is None else f"It is made for images of {size} x {size} pixels."
-    head = header(kept, LIBRARY, USE.format(module=module), _way(size), note)
     code = f"import albumentations as A\n\naugment = A.Compose(\n    [\n{lines}\n    ]\n)\n"
-    return f"{head}\n{code}"
-
-
-def differences(kept: Kept, size: int | None) -> list[str]:
-    """Where pixels differ from Pillow's, for files that cannot say it themselves."""
-    return difference_lines(kept, LIBRARY, _way(size))
-
-
-def _way(size: int | None) -> str:
-    return WITHOUT_SIZE if size is None else LIBRARY
+    return f"{header(kept, LIBRARY, USE.format(module=module), size)}\n{code}"
 
 
 def save(kept: Kept, path: Path, size: int | None) -> None:
@@ -96,138 +85,115 @@ NEAREST, CUBIC, BLACK = 0, 2, 0
 
 def call(row: Row, size: int | None) -> Call:
     """The transform of the library that is nearest to a transformation."""
-    return _CALLS[row.operation.name](row.magnitude, size, dict(row.operation.options))
+    return _CALLS[row.operation.name](row.magnitude, size, **row.operation.options)
 
 
-def _plain(name: str, **arguments: Any) -> Callable[..., Call]:
-    return lambda m, size, options: Call(name, arguments)
-
-
-def _affine(fill: Any, **arguments: Any) -> Call:
+def _affine(fill: Any, name: str = "Affine", **arguments: Any) -> Call:
     fixed = {"interpolation": NEAREST, "border_mode": BLACK, "fill": fill}
-    return Call("Affine", {**arguments, **fixed})
+    return Call(name, {**arguments, **fixed})
 
 
-def _shear(axis: str) -> Callable[..., Call]:
-    def make(m: float, size: int | None, options: dict[str, Any]) -> Call:
-        angle = math.degrees(math.atan(m))
-        shear = {"x": (0.0, 0.0), "y": (0.0, 0.0)} | {axis: (angle, angle)}
-        # the library shears about the centre, Pillow about the corner: half the height between
-        move = _move(axis, m / 2, size, round(m / 2 * (size or 0)))
-        return _affine(options["fill"], shear=shear, **move)
-
-    return make
+def _along(axis: str, value: float) -> dict[str, tuple[float, float]]:
+    """The range of one value along an axis, and of zero along the other."""
+    zero = type(value)()
+    return {"x": (zero, zero), "y": (zero, zero)} | {axis: (value, value)}
 
 
-def _translate(axis: str) -> Callable[..., Call]:
-    def make(m: float, size: int | None, options: dict[str, Any]) -> Call:
-        pixels = math.floor(m * (size or 0) + 0.5)
-        return _affine(options["fill"], **_move(axis, m, size, pixels))
+def _shear(axis: str, m: float, size: int | None, fill: Any) -> Call:
+    shear = _along(axis, math.degrees(math.atan(m)))
+    # the library shears about the centre, Pillow about the corner: half the height between
+    return _affine(fill, shear=shear, **_move(axis, m / 2, size, round(m / 2 * (size or 0))))
 
-    return make
+
+def _translate(axis: str, m: float, size: int | None, fill: Any) -> Call:
+    return _affine(fill, **_move(axis, m, size, math.floor(m * (size or 0) + 0.5)))
 
 
 def _move(axis: str, share: float, size: int | None, pixels: int) -> dict[str, Any]:
     """A shift to the left or up by `pixels`, or by a share of the side where it is not known."""
     if size is None:
-        return {"translate_percent": {"x": (0.0, 0.0), "y": (0.0, 0.0)} | {axis: (-share, -share)}}
-    return {"translate_px": {"x": (0, 0), "y": (0, 0)} | {axis: (-pixels, -pixels)}}
+        return {"translate_percent": _along(axis, -share)}
+    return {"translate_px": _along(axis, -pixels)}
 
 
-def _rotate(m: float, size: int | None, options: dict[str, Any]) -> Call:
-    return _affine(options["fill"], limit=(m, m))._replace(name="Rotate")
-
-
-def _solarize(m: float, size: int | None, options: dict[str, Any]) -> Call:
+def _solarize(m: float, size: int | None) -> Call:
     if m > 255:
         return Call("NoOp")
     threshold = max(0.0, (m - 0.01) / 255)  # so that rounding cannot pass a whole threshold
     return Call("Solarize", {"threshold_range": (threshold, threshold)})
 
 
-def _posterize(m: float, size: int | None, options: dict[str, Any]) -> Call:
+def _posterize(m: float, size: int | None) -> Call:
     bits = int(m)
     if bits < 1:
-        return _factor("brightness")(0.0, size, options)
+        return _factor("brightness", 0.0, size)
     return Call("NoOp") if bits > 7 else Call("Posterize", {"num_bits": (bits, bits)})
 
 
-def _factor(name: str) -> Callable[..., Call]:
-    def make(m: float, size: int | None, options: dict[str, Any]) -> Call:
-        still = {"brightness": (1.0, 1.0), "contrast": (1.0, 1.0), "saturation": (1.0, 1.0)}
-        return Call("ColorJitter", {**still, name: (m, m), "hue": (0.0, 0.0)})
-
-    return make
+def _factor(name: str, m: float, size: int | None) -> Call:
+    still = dict.fromkeys(("brightness", "contrast", "saturation"), (1.0, 1.0))
+    return Call("ColorJitter", {**still, name: (m, m), "hue": (0.0, 0.0)})
 
 
-def _sharpness(m: float, size: int | None, options: dict[str, Any]) -> Call:
+def _sharpness(m: float, size: int | None) -> Call:
     if m >= 1:  # with lightness 1 the kernel is Pillow's for this alpha
         alpha = min(1.0, (m - 1) / 13)
         return Call("Sharpen", {"alpha": (alpha, alpha), "lightness": (1.0, 1.0)})
-    sigma = _blur_sigma(m)
+    # the Gaussian of 3 x 3 pixels whose centre weighs as much as in Pillow's smoothing by m
+    centre = m + (1 - m) * 5 / 13
+    side = (1 - math.sqrt(centre)) / 2  # the three weights of a row are side, 1 - 2 side, side
+    sigma = math.sqrt(-0.5 / math.log(side / (1 - 2 * side)))
     return Call("GaussianBlur", {"blur_limit": (3, 3), "sigma_limit": (sigma, sigma)})
 
 
-def _blur_sigma(m: float) -> float:
-    """The Gaussian of 3 x 3 pixels whose centre weighs as much as in Pillow's smoothing by m."""
-    centre = m + (1 - m) * 5 / 13
-    side = (1 - math.sqrt(centre)) / 2  # the three weights of a row are side, 1 - 2 side, side
-    return math.sqrt(-0.5 / math.log(side / (1 - 2 * side)))
-
-
-def _flip(m: None, size: int | None, options: dict[str, Any]) -> Call:
-    half = (Call("HorizontalFlip", {"p": 0.5}), Call("NoOp", {"p": 0.5}))
-    return Call("OneOf", {}, half)
-
-
-def _cutout(m: float | None, size: int | None, options: dict[str, Any]) -> Call:
-    whole = options["central"] == PIXEL
-    if size is not None and size < options["min_side"]:
+def _cutout(
+    m: float | None, side: int | None, *, size: int, fill: Any, central: Any, min_side: int
+) -> Call:
+    if side is not None and side < min_side:
         return Call("NoOp")
-    if m is not None and size is None:
-        side: float = m
+    if m is not None and side is None:
+        hole: float = m
     else:
-        pixels = math.floor(options["size"] if m is None else m * (size or 0))
+        pixels = math.floor(size if m is None else m * (side or 0))
         # Pillow's rectangle includes its last pixel
-        side = min(pixels if whole else pixels + 1, size or pixels + 1)
-    if side <= 0:
+        hole = min(pixels if central == PIXEL else pixels + 1, side or pixels + 1)
+    if hole <= 0:
         return Call("NoOp")
-    ranges = {"hole_height_range": (side, side), "hole_width_range": (side, side)}
-    return Call("CoarseDropout", {"num_holes_range": (1, 1), **ranges, "fill": options["fill"]})
+    ranges = {"hole_height_range": (hole, hole), "hole_width_range": (hole, hole)}
+    return Call("CoarseDropout", {"num_holes_range": (1, 1), **ranges, "fill": fill})
 
 
-def _crop(m: None, size: int | None, options: dict[str, Any]) -> Call:
-    reach = (-options["pad"], options["pad"])  # a padded image cut at a whole offset is a shift
-    return _affine(options["fill"], translate_px={"x": reach, "y": reach})
-
-
-def _resized_crop(m: None, size: int | None, options: dict[str, Any]) -> Call:
+def _resized_crop(m: None, size: int | None, scale: Any, ratio: Any) -> Call:
     if size is None:
         raise ValueError(
             "resized_crop needs the size of the images in albumentations: add --size, such as 224"
         )
-    fixed = {"scale": options["scale"], "ratio": options["ratio"], "interpolation": CUBIC}
+    fixed = {"scale": scale, "ratio": ratio, "interpolation": CUBIC}
     return Call("RandomResizedCrop", {"size": (size, size), **fixed})
 
 
+_HALF = (Call("HorizontalFlip", {"p": 0.5}), Call("NoOp", {"p": 0.5}))
 _CALLS: Mapping[str, Callable[..., Call]] = {
-    "identity": _plain("NoOp"),
-    "shear_x": _shear("x"),
-    "shear_y": _shear("y"),
-    "translate_x": _translate("x"),
-    "translate_y": _translate("y"),
-    "rotate": _rotate,
-    "auto_contrast": _plain("AutoContrast", method="pil"),
-    "invert": _plain("InvertImg"),
-    "equalize": _plain("Equalize", mode="pil"),
+    "identity": lambda m, size: Call("NoOp"),
+    "shear_x": partial(_shear, "x"),
+    "shear_y": partial(_shear, "y"),
+    "translate_x": partial(_translate, "x"),
+    "translate_y": partial(_translate, "y"),
+    "rotate": lambda m, size, fill: _affine(fill, "Rotate", limit=(m, m)),
+    "auto_contrast": lambda m, size: Call("AutoContrast", {"method": "pil"}),
+    "invert": lambda m, size: Call("InvertImg"),
+    "equalize": lambda m, size: Call("Equalize", {"mode": "pil"}),
     "solarize": _solarize,
     "posterize": _posterize,
-    "contrast": _factor("contrast"),
-    "color": _factor("saturation"),
-    "brightness": _factor("brightness"),
+    "contrast": partial(_factor, "contrast"),
+    "color": partial(_factor, "saturation"),
+    "brightness": partial(_factor, "brightness"),
     "sharpness": _sharpness,
-    "flip": _flip,
+    "flip": lambda m, size: Call("OneOf", {}, _HALF),
     "cutout": _cutout,
-    "crop": _crop,
+    # a padded image that is cut at a whole offset is a shift
+    "crop": lambda m, size, pad, fill: _affine(
+        fill, translate_px={"x": (-pad, pad), "y": (-pad, pad)}
+    ),
     "resized_crop": _resized_crop,
 }

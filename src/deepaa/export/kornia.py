@@ -11,6 +11,7 @@ images = augment(images)  # float (N, C, H, W) in [0, 1]: one draw per image
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,36 +38,18 @@ def colour(images: Tensor, fill: Any) -> Tensor:
     return torch.tensor(values, dtype=images.dtype, device=images.device).view(-1, 1, 1) / 255
 
 
-def warp(images: Tensor, fill: Any, rows: list[Any]) -> Tensor:
+def warp(images: Tensor, fill: Any, rows: list[Any], **how: str) -> Tensor:
     """The images under the matrix [[a, b, c], [d, e, f]], from source to result, in pixels."""
     one = torch.ones(len(images), dtype=images.dtype, device=images.device)
     matrix = torch.stack([one * value for value in rows], 1).view(-1, 2, 3)
     paint = colour(images, fill)  # outside the image there are zeros, so fill is made zero
-    size = (images.shape[2], images.shape[3])
-    return geometry.warp_affine(images - paint, matrix, size, mode="nearest") + paint
+    how = how or {"mode": "nearest"}
+    return geometry.warp_affine(images - paint, matrix, images.shape[2:], **how) + paint
 
 
-# One function per operation: images, magnitudes (N,), random numbers (N, U), options
-
-
-def identity(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return x
-
-
-def shear_x(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
-    return warp(x, fill, [1, -m, -m / 2, 0, 1, 0])
-
-
-def shear_y(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
-    return warp(x, fill, [1, 0, 0, -m, 1, -m / 2])
-
-
-def translate_x(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
-    return warp(x, fill, [1, 0, -(m * x.shape[3] + 0.5).floor(), 0, 1, 0])
-
-
-def translate_y(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
-    return warp(x, fill, [1, 0, 0, 0, 1, -(m * x.shape[2] + 0.5).floor()])
+def shift(m: Tensor, length: int) -> Tensor:
+    """By how many whole pixels a side of `length` is moved to the left or up."""
+    return -(m * length + 0.5).floor()
 
 
 def rotate(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
@@ -77,42 +60,6 @@ def rotate(x: Tensor, m: Tensor, u: Tensor, *, fill: Any) -> Tensor:
 def auto_contrast(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
     flat = x.amax((2, 3), keepdim=True) == x.amin((2, 3), keepdim=True)
     return torch.where(flat, x, enhance.normalize_min_max(x))
-
-
-def invert(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.invert(x)
-
-
-def equalize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.equalize(x)
-
-
-def solarize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.solarize(x, (m - 0.01) / 255)  # so that rounding cannot pass a whole threshold
-
-
-def posterize(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.posterize(x, m.long().clamp(0, 8))
-
-
-def contrast(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.adjust_contrast_with_mean_subtraction(x, m)
-
-
-def color(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.adjust_saturation_with_gray_subtraction(x, m)
-
-
-def brightness(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.adjust_brightness_accumulative(x, m)
-
-
-def sharpness(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return enhance.sharpness(x, m)
-
-
-def flip(x: Tensor, m: Tensor, u: Tensor) -> Tensor:
-    return torch.where((u[:, 0] >= 0.5).view(-1, 1, 1, 1), geometry.hflip(x), x)
 
 
 def cut(u: Tensor, length: int, side: Tensor, central: Any, whole: Tensor) -> Tensor:
@@ -169,11 +116,34 @@ def resized_crop(x: Tensor, m: Tensor, u: Tensor, *, scale: Any, ratio: Any) -> 
     height, width = x.shape[2:]
     left, top, w, h = crop_boxes(u, height, width, scale, ratio).to(x).unbind(1)
     # pixel areas are matched, not pixel centres, as image libraries do when they resize
-    a, d, zero = width / w, height / h, torch.zeros_like(w)
-    rows = [a, zero, -a * (left - 0.5) - 0.5, zero, d, -d * (top - 0.5) - 0.5]
-    matrix, size = torch.stack(rows, 1).view(-1, 2, 3), (height, width)
-    out = geometry.warp_affine(x, matrix, size, mode="bicubic", padding_mode="border")
-    return out.clamp(0, 1)
+    a, d = width / w, height / h
+    rows = [a, 0, -a * (left - 0.5) - 0.5, 0, d, -d * (top - 0.5) - 0.5]
+    return warp(x, 0, rows, mode="bicubic", padding_mode="border").clamp(0, 1)
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "identity": lambda x, m, u: x,
+    "shear_x": lambda x, m, u, fill: warp(x, fill, [1, -m, -m / 2, 0, 1, 0]),
+    "shear_y": lambda x, m, u, fill: warp(x, fill, [1, 0, 0, -m, 1, -m / 2]),
+    "translate_x": lambda x, m, u, fill: warp(x, fill, [1, 0, shift(m, x.shape[3]), 0, 1, 0]),
+    "translate_y": lambda x, m, u, fill: warp(x, fill, [1, 0, 0, 0, 1, shift(m, x.shape[2])]),
+    "rotate": rotate,
+    "auto_contrast": auto_contrast,
+    "invert": lambda x, m, u: enhance.invert(x),
+    "equalize": lambda x, m, u: enhance.equalize(x),
+    # a little less, so that rounding cannot pass a whole threshold
+    "solarize": lambda x, m, u: enhance.solarize(x, (m - 0.01) / 255),
+    "posterize": lambda x, m, u: enhance.posterize(x, m.long().clamp(0, 8)),
+    "contrast": lambda x, m, u: enhance.adjust_contrast_with_mean_subtraction(x, m),
+    "color": lambda x, m, u: enhance.adjust_saturation_with_gray_subtraction(x, m),
+    "brightness": lambda x, m, u: enhance.adjust_brightness_accumulative(x, m),
+    "sharpness": lambda x, m, u: enhance.sharpness(x, m),
+    "flip": lambda x, m, u: torch.where((u[:, 0] < 0.5).view(-1, 1, 1, 1), x, geometry.hflip(x)),
+    "cutout": cutout,
+    "crop": crop,
+    "resized_crop": resized_crop,
+}
+"""Of images, magnitudes (N,), random numbers (N, UNIFORMS) and the options of an operation."""
 
 
 class Augment(nn.Module):
@@ -213,7 +183,7 @@ class Augment(nn.Module):
             kernel, options = list(OPERATIONS.values())[i]
             at = (kinds == i).nonzero()[:, 0]
             magnitude = self.magnitude[rows[at]].to(images.dtype)
-            out[at] = globals()[kernel](images[at], magnitude, u[at], **options)
+            out[at] = KERNELS[kernel](images[at], magnitude, u[at], **options)
         return out
 
 

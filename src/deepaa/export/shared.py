@@ -1,21 +1,111 @@
-"""What all exports share: the rows that are kept, what is refused, and the text of the file."""
+"""What all exports share: the rows they keep, the text of the file, and how pixels differ.
+
+tests/helpers/export_pixels.py measured the differences; a test measures again where the versions
+are the same.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from deepaa.export.measured import MEASURED, NOTES, SAMPLE, VERSIONS, Difference
-from deepaa.ops import Row
+from deepaa.ops import Operation, Row
 from deepaa.policy import Layers, Policy
 
 LEAST = 1e-4
 """Transformations of at most this probability are left out."""
 FACTORS = ("contrast", "color", "brightness", "sharpness")
-BEGIN, END = "# the policy: begin", "# the policy: end"
+
+
+# Differences from Pillow
+
+
+class Difference(NamedTuple):
+    """An operation of an export beside Pillow's, over all its magnitudes in the search space."""
+
+    share: float
+    """Of the values that differ."""
+    mean: float
+    """Mean difference of all values, in levels of 255."""
+    why: str = ""
+
+
+VERSIONS: Mapping[str, Mapping[str, str]] = {
+    "albumentations": {"albumentations": "2.0.8", "opencv": "5.0.0"},
+    "kornia": {"kornia": "0.9.0", "torch": "2.15.0"},
+    "torchvision": {"torchvision": "0.29.2", "torch": "2.15.0"},
+}
+"""With which the numbers were measured, beside Pillow 13.0.0."""
+SAMPLE = "32 images of CIFAR-10"
+WITHOUT_SIZE = "albumentations, size not given"
+
+_CENTRE = "sheared about the centre and moved by whole pixels"
+_INSIDE = (
+    "lies anywhere inside the image; Pillow's loses what crosses the right and lower border, and "
+    "that of the ImageNet space keeps to the centre"
+)
+_ROUNDED = "no value is off by more than 1: floats are not rounded"
+_ALBUMENTATIONS: Mapping[str, Difference] = {
+    "rotate": Difference(0.00014, 0.0015),
+    "auto_contrast": Difference(0.5648, 0.7133, "rounds elsewhere"),
+    "equalize": Difference(0.90656, 3.2968, "another sum of the histogram"),
+    "contrast": Difference(0.12164, 0.1216),
+    "color": Difference(0.40711, 0.4071, "rounds, where Pillow cuts"),
+    "sharpness": Difference(0.51226, 0.9153, "below 1 a Gaussian blur; borders are filtered too"),
+    "cutout": Difference(0.0, 0.0, _INSIDE),
+}
+MEASURED: Mapping[str, Mapping[str, Difference]] = {
+    "albumentations": {
+        **_ALBUMENTATIONS,
+        "shear_x": Difference(0.19897, 3.7998, _CENTRE),
+        "shear_y": Difference(0.20518, 4.318, _CENTRE),
+        "resized_crop": Difference(0.6009, 1.0785, "OpenCV's cubic kernel"),
+    },
+    WITHOUT_SIZE: {
+        **_ALBUMENTATIONS,
+        "shear_x": Difference(0.38116, 7.4317, _CENTRE),
+        "shear_y": Difference(0.3901, 8.3407, _CENTRE),
+        "translate_x": Difference(0.24415, 4.9381, "cut to whole pixels"),
+        "translate_y": Difference(0.25005, 5.585, "cut to whole pixels"),
+    },
+    "kornia": {
+        "shear_x": Difference(0.01472, 0.2819),
+        "shear_y": Difference(0.01511, 0.319),
+        "rotate": Difference(0.00014, 0.0015),
+        "auto_contrast": Difference(0.47795, 0.4779, _ROUNDED),
+        "contrast": Difference(0.39606, 0.3961, _ROUNDED),
+        "color": Difference(0.40977, 0.4098, _ROUNDED),
+        "brightness": Difference(0.39478, 0.3948, _ROUNDED),
+        "sharpness": Difference(0.35421, 0.3542, _ROUNDED),
+        "resized_crop": Difference(0.62693, 1.3424, "another cubic kernel, not smoothed"),
+    },
+    "torchvision": {
+        "shear_x": Difference(0.01324, 0.2559),
+        "shear_y": Difference(0.01355, 0.2875),
+        "rotate": Difference(0.00014, 0.0015),
+        "auto_contrast": Difference(0.01258, 0.0126),
+        "contrast": Difference(0.22619, 0.2262),
+        "color": Difference(0.26831, 0.2683),
+        "sharpness": Difference(0.00014, 0.0001),
+        "resized_crop": Difference(0.00098, 0.001),
+    },
+}
+"""By way of exporting; operations that are not listed give Pillow's values."""
+NOTES: Mapping[str, tuple[str, ...]] = {
+    "albumentations": ("images are RGB; shear takes them for square",),
+    "kornia": ("layers pass floats on, where Pillow rounds after each",),
+    "torchvision": (
+        "these are the numbers of tensors: PIL images get Pillow's values in every operation",
+        "a batch given as one tensor gets one draw for all its images",
+    ),
+}
+
+
+# Rows
 
 
 class Kept(NamedTuple):
@@ -57,7 +147,15 @@ def kept_rows(policy: Policy, name: str) -> Kept:
         if not above:
             raise ValueError(f"{name}: layer {k} has no transformation above {LEAST:g}")
         for row, _ in above:
-            _check(row, name)
+            if row.operation.is_custom:
+                raise ValueError(
+                    f"{name}: {row.operation.name} is an operation of your own, which other "
+                    "libraries lack; export a policy without it"
+                )
+            if row.operation.name in FACTORS and (row.magnitude or 0.0) < 0:
+                raise ValueError(
+                    f"{name}: {row.transformation} cannot be exported; factors should be at least 0"
+                )
         total = math.fsum(p for _, p in above)
         layers.append(tuple((row, p / total) for row, p in above))
         left_out += len(listed) - len(above)
@@ -65,68 +163,44 @@ def kept_rows(policy: Policy, name: str) -> Kept:
     return Kept(name, tuple(layers), left_out, max(0.0, lost))
 
 
-def _check(row: Row, name: str) -> None:
-    operation = row.operation
-    if operation.is_custom:
-        raise ValueError(
-            f"{name}: {operation.name} is an operation of your own, which other libraries lack; "
-            "export a policy without it"
-        )
-    if operation.name in FACTORS and (row.magnitude or 0.0) < 0:
-        raise ValueError(
-            f"{name}: {row.transformation} cannot be exported; factors should be at least 0"
-        )
-
-
 # Text
 
 
-def header(kept: Kept, target: str, use: str, way: str | None = None, note: str = "") -> str:
-    """The docstring of an exported file.
-
-    Args:
-        way: The key of `MEASURED`, where it is not the library's name.
-        note: One more sentence about the pipeline.
-    """
+def header(kept: Kept, target: str, use: str, size: int | None = None) -> str:
+    """The docstring of an exported file; `size` is given where the pipeline depends on it."""
     name = Path(kept.name).name.encode("ascii", "replace").decode()
     name = "".join(c for c in name if c.isprintable() and c not in "\"'\\")
     count = f"{len(kept.layers)} layer{'s' * (len(kept.layers) > 1)}"
-    lost = (
-        f"{kept.left_out} of at most {LEAST:g} are left out, {100 * kept.lost:.2g} % of a layer at "
-        "most, and the others sum to 1 again"
-        if kept.left_out
-        else f"none is left out, since all are above {LEAST:g}"
-    )
+    lost = f"none is left out, since all are above {LEAST:g}"
+    if kept.left_out:
+        share = f"{100 * kept.lost:.2g} % of a layer at most, and the others sum to 1 again"
+        lost = f"{kept.left_out} of at most {LEAST:g} are left out, {share}"
+    note = f" It is made for images of {size} x {size} pixels." if size is not None else ""
     versions = ", ".join(f"{key} {value}" for key, value in VERSIONS[target].items())
     paragraphs = [
         f"{count} in sequence; each draws one transformation per image. {kept.rows} "
-        f"transformations over all layers: {lost}. {note}".strip(),
+        f"transformations over all layers: {lost}.{note}",
         f"Where pixels differ from Pillow's, measured on {SAMPLE} with {versions}. In brackets: "
         "the share of values that differ, and the mean difference in levels of 255.",
     ]
     filled = "\n\n".join(textwrap.fill(text, 98) for text in paragraphs)
-    differences = "\n".join(difference_lines(kept, target, way or target))
+    differences = "\n".join(difference_lines(kept, target, size))
     title = f"Augmentation policy {name[:40]} for {target}, written by deepaa."
     return f'"""{title}\n\n{use}\n\n{filled}\n\n{differences}\n"""\n'
 
 
-def difference_lines(kept: Kept, target: str, way: str) -> list[str]:
+def difference_lines(kept: Kept, target: str, size: int | None) -> list[str]:
     """What differs in pixels or in law, for the operations of a policy."""
-    found = MEASURED[way]
+    found = MEASURED[WITHOUT_SIZE if target == "albumentations" and size is None else target]
     equal = [name for name in kept.operations if name not in found]
     lines = [f"equal: {', '.join(equal)}"] if equal else []
-    lines += [_line(name, found[name]) for name in kept.operations if name in found]
+    for name, item in ((name, found[name]) for name in kept.operations if name in found):
+        numbers = f" ({100 * item.share:.2g} %, {item.mean:.2g})" if item.share else ""
+        lines.append(f"{name}{numbers}" + (f": {item.why}" if item.why else ""))
     return [
         textwrap.fill(f"- {line}", 98, subsequent_indent="  ", break_on_hyphens=False)
         for line in (*lines, *NOTES[target])
     ]
-
-
-def _line(name: str, item: Difference) -> str:
-    if not item.share:
-        return f"{name}: {item.why}"
-    numbers = f"{name} ({100 * item.share:.2g} %, {item.mean:.2g})"
-    return f"{numbers}: {item.why}" if item.why else numbers
 
 
 def filled_template(kept: Kept, target: str, module: str) -> str:
@@ -139,47 +213,33 @@ def filled_template(kept: Kept, target: str, module: str) -> str:
     use = docstring.partition("\n\n")[2].rstrip().replace("{module}", module)
     head = header(kept, target, use)
     code = re.sub(r"  # type: ignore\[.*?\]", "", code)
-    before, _, rest = code.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{head}\n{before.lstrip()}{_data(kept)}{after}"
+    place = re.compile("# the policy: begin.*# the policy: end", re.DOTALL)
+    return f"{head}\n{place.sub(lambda _: _data(kept), code.lstrip())}"
 
 
 def _data(kept: Kept) -> str:
     """The policy as Python: operations with options, then probabilities by magnitude."""
-    operations = dict.fromkeys(row.operation for layer in kept.layers for row, _ in layer)
-    keys: dict[Any, str] = {}
-    for operation in operations:  # two of one name differ in their options
-        same = sum(key.name == operation.name for key in keys)
-        keys[operation] = operation.name if not same else f"{operation.name}_{same + 1}"
+    keys: dict[Operation, str] = {}
+    for operation in (row.operation for layer in kept.layers for row, _ in layer):
+        same = sum(key.name == operation.name for key in keys)  # they differ in their options
+        keys.setdefault(operation, f"{operation.name}_{same + 1}" if same else operation.name)
     lines = ["OPERATIONS = {"]
     for operation, key in keys.items():
         lines.append(f'    "{key}": ("{operation.name}", {literal(dict(operation.options))}),')
     lines += ["}", "LAYERS = ["]
+    wrapper = textwrap.TextWrapper(98, initial_indent=" " * 8, subsequent_indent=" " * 12)
     for layer in kept.layers:
-        levels: dict[str, dict[float | None, float]] = {}
-        for row, p in layer:
-            levels.setdefault(keys[row.operation], {})[row.magnitude] = p
+        levels: dict[str, list[str]] = {}
+        for row, p in layer:  # a zero byte, so that no line ends between the two
+            levels.setdefault(keys[row.operation], []).append(f"{row.magnitude}:\0{p:.8g}")
         lines.append("    {")
-        for key, share in levels.items():
-            lines += _wrapped(key, share)
+        for key, pairs in levels.items():
+            lines += wrapper.wrap(f'"{key}": {{{", ".join(pairs)}}},')
         lines.append("    },")
-    return "\n".join([*lines, "]"])
-
-
-def _wrapped(key: str, share: dict[float | None, float]) -> list[str]:
-    """`"rotate": {-30.0: 0.1, ...},` in lines that do not part a magnitude from its share."""
-    pairs = ", ".join(f"{m}:\0{p:.8g}" for m, p in share.items())
-    text = f'"{key}": {{{pairs}}},'
-    lines = textwrap.wrap(text, 98, initial_indent=" " * 8, subsequent_indent=" " * 12)
-    return [line.replace("\0", " ") for line in lines]
+    return "\n".join([*lines, "]"]).replace("\0", " ")
 
 
 def literal(value: Any) -> str:
-    """A number, text, tuple or dict as Python."""
-    if isinstance(value, float):
-        return f"{value:.10g}" if value % 1 else f"{value:.1f}"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(literal, value))}{',' if len(value) == 1 else ''})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f'"{key}": {literal(item)}' for key, item in value.items()) + "}"
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+    """A number, text, tuple or dict as Python, with ten digits of a fraction."""
+    exact = r"\d+\.\d{9,}(e[-+]\d+)?"
+    return re.sub(exact, lambda m: f"{float(m[0]):.10g}", repr(value)).replace("'", '"')

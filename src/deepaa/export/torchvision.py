@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,12 +28,6 @@ UNIFORMS = 22
 """Random numbers in [0, 1) that an operation may use."""
 
 
-def size_of(image: Any) -> tuple[int, int]:
-    """Height and width."""
-    height, width = F.get_size(image)
-    return height, width
-
-
 def colour(image: Any, fill: Any) -> list[float]:
     """The fill value of each channel; a colour becomes its luma on a grey image."""
     channels, values = F.get_num_channels(image), fill if isinstance(fill, tuple) else (fill,)
@@ -46,83 +41,13 @@ def affine(
 ) -> Any:
     """The image moved by whole pixels or sheared about its upper left corner."""
     shear = [math.degrees(math.atan(x)), math.degrees(math.atan(y))]
-    return F.affine(
-        image,
-        angle=0.0,
-        translate=list(move),
-        scale=1.0,
-        shear=shear,
-        interpolation=NEAREST,
-        fill=colour(image, fill),
-        center=[0, 0],
-    )
+    place = {"translate": list(move), "scale": 1.0, "shear": shear, "center": [0, 0]}
+    return F.affine(image, 0.0, interpolation=NEAREST, fill=colour(image, fill), **place)
 
 
-# One function per operation: an image, a magnitude, random numbers, options
-
-
-def identity(image: Any, m: Any, u: list[float]) -> Any:
-    return image
-
-
-def shear_x(image: Any, m: float, u: list[float], *, fill: Any) -> Any:
-    return affine(image, fill, x=m)
-
-
-def shear_y(image: Any, m: float, u: list[float], *, fill: Any) -> Any:
-    return affine(image, fill, y=m)
-
-
-def translate_x(image: Any, m: float, u: list[float], *, fill: Any) -> Any:
-    return affine(image, fill, (-math.floor(m * size_of(image)[1] + 0.5), 0))
-
-
-def translate_y(image: Any, m: float, u: list[float], *, fill: Any) -> Any:
-    return affine(image, fill, (0, -math.floor(m * size_of(image)[0] + 0.5)))
-
-
-def rotate(image: Any, m: float, u: list[float], *, fill: Any) -> Any:
-    return F.rotate(image, m, interpolation=NEAREST, fill=colour(image, fill))
-
-
-def auto_contrast(image: Any, m: Any, u: list[float]) -> Any:
-    return F.autocontrast(image)
-
-
-def invert(image: Any, m: Any, u: list[float]) -> Any:
-    return F.invert(image)
-
-
-def equalize(image: Any, m: Any, u: list[float]) -> Any:
-    return F.equalize(image)
-
-
-def solarize(image: Any, m: float, u: list[float]) -> Any:
-    return image if m > 255 else F.solarize(image, threshold=m)
-
-
-def posterize(image: Any, m: float, u: list[float]) -> Any:
-    return F.posterize(image, bits=int(m)) if m >= 1 else F.adjust_brightness(image, 0.0)
-
-
-def contrast(image: Any, m: float, u: list[float]) -> Any:
-    return F.adjust_contrast(image, m)
-
-
-def color(image: Any, m: float, u: list[float]) -> Any:
-    return F.adjust_saturation(image, m)
-
-
-def brightness(image: Any, m: float, u: list[float]) -> Any:
-    return F.adjust_brightness(image, m)
-
-
-def sharpness(image: Any, m: float, u: list[float]) -> Any:
-    return F.adjust_sharpness(image, m)
-
-
-def flip(image: Any, m: Any, u: list[float]) -> Any:
-    return F.horizontal_flip(image) if u[0] >= 0.5 else image
+def shift(m: float, length: int) -> int:
+    """By how many pixels a side of `length` is moved to the left or up."""
+    return -math.floor(m * length + 0.5)
 
 
 def cut(u: float, length: int, side: float, central: Any, whole: bool) -> tuple[int, int]:
@@ -143,7 +68,7 @@ def cut(u: float, length: int, side: float, central: Any, whole: bool) -> tuple[
 def cutout(
     image: Any, m: Any, u: list[float], *, size: int, fill: Any, central: Any, min_side: int
 ) -> Any:
-    height, width = size_of(image)
+    height, width = F.get_size(image)
     side = size if m is None else m * width
     if side <= 0 or min(height, width) < min_side:
         return image
@@ -156,7 +81,7 @@ def cutout(
 
 
 def crop(image: Any, m: Any, u: list[float], *, pad: int, fill: Any) -> Any:
-    height, width = size_of(image)
+    height, width = F.get_size(image)
     wide = F.pad(image, [pad], fill=colour(image, fill))
     return F.crop(wide, int(u[1] * (2 * pad + 1)), int(u[0] * (2 * pad + 1)), height, width)
 
@@ -170,15 +95,38 @@ def crop_box(u: list[float], height: int, width: int, scale: Any, ratio: Any) ->
         w, h = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
         if 0 < w <= width and 0 < h <= height:
             return int(u[0] * (width - w + 1)), int(u[1] * (height - h + 1)), w, h
-    w = min(width, round(height * ratio[1]))
-    h = min(height, round(width / ratio[0]))
+    w, h = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
     return (width - w) // 2, (height - h) // 2, w, h
 
 
 def resized_crop(image: Any, m: Any, u: list[float], *, scale: Any, ratio: Any) -> Any:
-    height, width = size_of(image)
+    height, width = F.get_size(image)
     left, top, w, h = crop_box(u, height, width, scale, ratio)
     return F.resized_crop(image, top, left, h, w, [height, width], BICUBIC, antialias=True)
+
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "identity": lambda x, m, u: x,
+    "shear_x": lambda x, m, u, fill: affine(x, fill, x=m),
+    "shear_y": lambda x, m, u, fill: affine(x, fill, y=m),
+    "translate_x": lambda x, m, u, fill: affine(x, fill, (shift(m, F.get_size(x)[1]), 0)),
+    "translate_y": lambda x, m, u, fill: affine(x, fill, (0, shift(m, F.get_size(x)[0]))),
+    "rotate": lambda x, m, u, fill: F.rotate(x, m, interpolation=NEAREST, fill=colour(x, fill)),
+    "auto_contrast": lambda x, m, u: F.autocontrast(x),
+    "invert": lambda x, m, u: F.invert(x),
+    "equalize": lambda x, m, u: F.equalize(x),
+    "solarize": lambda x, m, u: x if m > 255 else F.solarize(x, threshold=m),
+    "posterize": lambda x, m, u: F.posterize(x, int(m)) if m >= 1 else F.adjust_brightness(x, 0.0),
+    "contrast": lambda x, m, u: F.adjust_contrast(x, m),
+    "color": lambda x, m, u: F.adjust_saturation(x, m),
+    "brightness": lambda x, m, u: F.adjust_brightness(x, m),
+    "sharpness": lambda x, m, u: F.adjust_sharpness(x, m),
+    "flip": lambda x, m, u: F.horizontal_flip(x) if u[0] >= 0.5 else x,
+    "cutout": cutout,
+    "crop": crop,
+    "resized_crop": resized_crop,
+}
+"""Of an image, a magnitude, random numbers and the options of an operation."""
 
 
 class Transformation(v2.Transform):  # type: ignore[misc]
@@ -187,8 +135,7 @@ class Transformation(v2.Transform):  # type: ignore[misc]
     def __init__(self, name: str, magnitude: float | None) -> None:
         super().__init__()
         self.name, self.magnitude = name, magnitude
-        kind, self.options = OPERATIONS[name]
-        self.kernel = globals()[kind]
+        self.kernel, self.options = OPERATIONS[name]
 
     def extra_repr(self) -> str:
         return self.name if self.magnitude is None else f"{self.name} {self.magnitude:g}"
@@ -197,7 +144,7 @@ class Transformation(v2.Transform):  # type: ignore[misc]
         return {"u": torch.rand(UNIFORMS).tolist()}
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        return self.kernel(inpt, self.magnitude, params["u"], **self.options)
+        return KERNELS[self.kernel](inpt, self.magnitude, params["u"], **self.options)
 
 
 def layer(table: dict[str, dict[float | None, float]]) -> Any:

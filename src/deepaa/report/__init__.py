@@ -4,10 +4,17 @@ Here belongs what a person looks at, in a file or in a terminal. Nothing is comp
 policy or a run does not say.
 """
 
-from deepaa.report.accuracy_tables import Results
-from deepaa.report.comparison import Comparison, Entry, compare_policies, load_entries
-from deepaa.report.figures import plot_comparison, plot_operations
-from deepaa.report.load import Subject, read_subject, stamp
+from deepaa.report.comparison import (
+    Comparison,
+    Entry,
+    compare_policies,
+    comparison_lines,
+    load_entries,
+    plot_comparison,
+)
+from deepaa.report.drawing import check_formats, figure_bytes, parse_formats, save_figures
+from deepaa.report.figures import plot_operations
+from deepaa.report.operation_tables import operation_table
 from deepaa.report.page import (
     GENERATOR,
     Options,
@@ -17,10 +24,8 @@ from deepaa.report.page import (
     originals_of,
 )
 from deepaa.report.pictures import Originals, comparison_grid, preview_grid
-from deepaa.report.policy_tables import as_dict, operation_table, policy_table
-from deepaa.report.save import check_formats, figure_bytes, parse_formats, save_figures
-from deepaa.report.terminal import Renderable, comparison_lines, policy_lines
-from deepaa.report.wording import plural
+from deepaa.report.policy_tables import Renderable, as_dict, plural, policy_lines, policy_table
+from deepaa.report.run_tables import Results, Subject, read_subject, stamp
 
 __all__ = [
     "GENERATOR",

@@ -1,13 +1,17 @@
-"""Policies compared, as tables of numbers. Nothing is drawn or printed here."""
+"""Policies compared: as tables of numbers, as a figure, and as lines of a terminal."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text as RichText
 
 from deepaa.ops import CIFAR, IMAGENET, Operation
 from deepaa.policy import (
@@ -22,11 +26,17 @@ from deepaa.policy import (
     parse_policy_ref,
     use_distance,
 )
-from deepaa.report.wording import plural
+from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
+from deepaa.report.figures import LABELS, ticks
+from deepaa.report.policy_tables import Renderable, percent, plural
 
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
 """Magnitudes are shown on this scale, as in Appendix E of the paper."""
+BESIDE = 3
+"""Policies side by side in the figure; more go below."""
+BAR, COLUMN, LINE = 150.0, 212.0, 17.0
+"""Of the figure: length of the longest bar, width of a policy, height of an operation."""
 
 
 class Entry(NamedTuple):
@@ -42,11 +52,6 @@ class Entry(NamedTuple):
     def depth(self) -> int:
         """Layers without the default augmentation."""
         return self.policy.depth - len(self.defaults)
-
-    @property
-    def own(self) -> Policy:
-        """The policy without the default augmentation."""
-        return self.policy.first_layers(self.depth)
 
 
 class Bar(NamedTuple):
@@ -164,8 +169,7 @@ def _labels(sources: Sequence[str]) -> list[str]:
 
 def compare_policies(entries: Sequence[Entry], *, space: SpaceName = "cifar") -> Comparison:
     """How often an image meets each operation, how much is hidden, and distances."""
-    ranges = {item.operation: item for item in _ranges(entries)}
-    names = _operations(entries)
+    ranges, names = _ranges(entries), _operations(entries)
     return Comparison(
         policies=tuple(_bars(entry, names, ranges, SIDES[space]) for entry in entries),
         ranges=tuple(ranges[name] for name in names if name in ranges),
@@ -175,24 +179,21 @@ def compare_policies(entries: Sequence[Entry], *, space: SpaceName = "cifar") ->
 
 def _operations(entries: Iterable[Entry]) -> list[str]:
     """The names that occur: in the order of the paper's spaces, then others, identity last."""
-    found: dict[str, float] = {}
-    for entry in entries:
-        for name, uses in entry.policy.expected_uses().items():
-            found[name] = found.get(name, 0.0) + uses
-    usual = [op.name for op in (*CIFAR.operations, *IMAGENET.operations)]
-    order = [name for name in dict.fromkeys((*usual, *found)) if found.get(name, 0.0) > 0]
-    return sorted(order, key=lambda name: name == "identity")
+    used = [
+        name for entry in entries for name, uses in entry.policy.expected_uses().items() if uses > 0
+    ]
+    usual = [op.name for op in (*CIFAR.operations, *IMAGENET.operations) if op.name in used]
+    return sorted(dict.fromkeys((*usual, *used)), key=lambda name: name == "identity")
 
 
-def _ranges(entries: Iterable[Entry]) -> list[Range]:
+def _ranges(entries: Iterable[Entry]) -> dict[str, Range]:
     """The widest range of each operation among the policies: a level is then one magnitude."""
-    ends: dict[str, tuple[float, float]] = {}
-    for entry in entries:
-        for op in entry.policy.table.operations:
-            if op.low is not None and op.high is not None:
-                low, high = ends.get(op.name, (op.low, op.high))
-                ends[op.name] = (min(low, op.low), max(high, op.high))
-    return [Range(name, low, high) for name, (low, high) in ends.items()]
+    found: dict[str, Range] = {}
+    for op in (op for entry in entries for op in entry.policy.table.operations):
+        if op.low is not None and op.high is not None:
+            _, low, high = found.get(op.name, Range(op.name, op.low, op.high))
+            found[op.name] = Range(op.name, min(low, op.low), max(high, op.high))
+    return found
 
 
 def level(magnitude: float, scale: Range) -> int:
@@ -203,23 +204,149 @@ def level(magnitude: float, scale: Range) -> int:
 
 
 def _bars(entry: Entry, names: Sequence[str], ranges: Mapping[str, Range], side: int) -> PolicyBars:
-    levels = {name: [0.0] * len(LEVELS) for name in names}
-    plain, default = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    found = {name: [0.0] * (len(LEVELS) + 2) for name in names}  # then without one, and by default
     for name in entry.defaults:
-        default[name] += 1.0
+        found[name][-1] += 1.0
     own = entry.policy.row_probabilities()[: entry.depth].sum(0).tolist()
     for row, uses in zip(entry.policy.table.rows, own, strict=True):
-        name = row.operation.name
-        if uses and row.magnitude is not None:
-            levels[name][level(row.magnitude, ranges[name]) + STRONGEST] += uses
-        elif uses:
-            plain[name] += uses
-    bars = (Bar(name, tuple(levels[name]), plain[name], default[name]) for name in names)
+        if uses:
+            name, m = row.operation.name, row.magnitude
+            found[name][-2 if m is None else level(m, ranges[name]) + STRONGEST] += uses
+    bars = tuple(Bar(n, tuple(uses[:-2]), uses[-2], uses[-1]) for n, uses in found.items())
     hidden = hidden_share(entry.policy, side)
-    return PolicyBars(entry.label, entry.depth, entry.defaults, tuple(bars), hidden, side)
+    return PolicyBars(entry.label, entry.depth, entry.defaults, bars, hidden, side)
 
 
 def _pair(a: Entry, b: Entry) -> Pair:
-    layers = layer_distances(a.own, b.own)
+    layers = layer_distances(a.policy.first_layers(a.depth), b.policy.first_layers(b.depth))
     distance = fmean(layers) if layers else 0.0
     return Pair(a.label, b.label, use_distance(a.policy, b.policy), distance, layers)
+
+
+# The figure
+
+
+def plot_comparison(found: Comparison) -> Drawing:
+    """A bar per operation and policy, coloured by magnitude (Appendix E of the paper)."""
+    operations = len(found.policies[0].bars)
+    most = max((bar.total for policy in found.policies for bar in policy.bars), default=1.0)
+    scale = BAR / (most or 1.0)
+    columns = min(BESIDE, len(found.policies))
+    width = LABELS + columns * COLUMN
+    marks: list[Mark] = _key(found)
+    tall = operations * LINE + 66
+    for i, policy in enumerate(found.policies):
+        x, y = LABELS + i % columns * COLUMN, 38 + i // columns * tall
+        if not i % columns:
+            rows = enumerate(policy.bars)
+            marks += [Text(0, y + 46 + j * LINE, bar.operation, 12, "ink") for j, bar in rows]
+            marks.append(Text(0, y + 48 + operations * LINE, "uses per image", 10))
+        marks += _policy_bars(policy, x, y, scale, most)
+    names = ", ".join(policy.label for policy in found.policies)
+    description = f"Cumulative probability of each operation for {names}."
+    height = 38 + -(-len(found.policies) // columns) * tall
+    return Drawing("comparison", description, width, height, tuple(marks))
+
+
+def _key(found: Comparison) -> list[Mark]:
+    """What the colours mean: magnitudes from lowest to highest, none, default augmentation."""
+    marks: list[Mark] = [Text(0, 12, "magnitude", 11)]
+    x = LABELS
+    for i, level in enumerate(LEVELS):
+        marks += [Rect(x, 2, 16, 12, f"level-{i}"), _outline(x, 2, 16, 12)]
+        if level % 5 == 0:
+            marks.append(Text(x + 8, 26, f"{level}", 10, anchor="middle"))
+        x += 16
+    marks += [Rect(x + 24, 2, 16, 12, "nothing"), Text(x + 45, 12, "no magnitude", 11)]
+    if any(policy.defaults for policy in found.policies):
+        marks += [*_hatched(x + 140, 2, 16, 12), Text(x + 161, 12, "default augmentation", 11)]
+    return marks
+
+
+def _policy_bars(
+    policy: PolicyBars, x: float, y: float, scale: float, most: float
+) -> Iterable[Mark]:
+    """The column of a policy: its name, an axis, and a bar with a number for each operation."""
+    label = policy.label if len(policy.label) <= 28 else f"...{policy.label[-25:]}"
+    yield Text(x, y + 12, label, 12, "ink", bold=True)
+    yield Text(x, y + 27, policy.size, 10)
+    top, bottom = y + 34, y + 36 + len(policy.bars) * LINE
+    for value in ticks(0, most, 3):
+        yield Line(((x + value * scale, top), (x + value * scale, bottom)), "grid", 1)
+        yield Text(x + value * scale, bottom + 12, f"{value:g}", 10, anchor="middle")
+    for i, bar in enumerate(policy.bars):
+        yield from _stacked(bar, x, top + 3 + i * LINE, scale)
+        number = f"{bar.total:.2f}" if bar.total >= 0.005 else "·"
+        colour = "ink" if bar.total >= 0.1 else "faint"
+        yield Text(x + BAR + 34, top + 12 + i * LINE, number, 10, colour, "end")
+
+
+def _stacked(bar: Bar, x: float, y: float, scale: float) -> Iterable[Mark]:
+    parts = [
+        (p, f"level-{i}", f"{bar.operation}, magnitude {level} of -5 to 5: {p:.3f}")
+        for i, (level, p) in enumerate(zip(LEVELS, bar.levels, strict=True))
+    ]
+    parts.append((bar.plain, "nothing", f"{bar.operation}: {bar.plain:.3f}"))
+    start = x
+    for p, colour, title in parts:
+        if p > 0:
+            yield Rect(x, y, p * scale, LINE - 6, colour, 1.0, title)
+            x += p * scale
+    if bar.default:
+        yield from _hatched(x, y, bar.default * scale, LINE - 6)
+        x += bar.default * scale
+    if x > start:
+        yield _outline(start, y, x - start, LINE - 6)
+
+
+def _outline(x: float, y: float, width: float, height: float) -> Line:
+    right, low = x + width, y + height
+    return Line(((x, y), (right, y), (right, low), (x, low), (x, y)), "faint", 0.5)
+
+
+def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
+    """A box with slanted lines across, for what is not the policy's own."""
+    yield _outline(x, y, width, height)
+    yield from (
+        Line(((left, y + height), (left + height / 2, y)), "faint", 0.75)
+        for left in (x + 5.0 * i for i in range(int((width - height / 2) / 5) + 1))
+    )
+
+
+# Lines of a terminal
+
+
+def comparison_lines(found: Comparison) -> Iterator[Renderable]:
+    """Numbered policies, how often an image meets each operation, and distances."""
+    numbers = {policy.label: f"{i}" for i, policy in enumerate(found.policies, 1)}
+    width = max([13, *(len(bar.operation) for bar in found.policies[0].bars)])
+
+    def line(name: str, cells: Iterable[str], style: str = "") -> RichText:
+        parts = [(f" {cell:>6}", "dim" if cell == "-" else style) for cell in cells]
+        return RichText.assemble(f"  {name:<{width}}", *parts)
+
+    head = line("", numbers.values(), "bold")
+    for policy in found.policies:
+        number = (f"{numbers[policy.label]}  ", "bold")
+        yield RichText.assemble(number, (policy.label, "bold cyan"), f": {policy.size}")
+    yield RichText("\nCumulative probability: how often an image meets an operation", style="bold")
+    yield head
+    for bars in zip(*(policy.bars for policy in found.policies), strict=True):
+        totals = (f"{b.total:.3f}{'*' if b.default else ''}" if b.total else "-" for b in bars)
+        yield line(bars[0].operation, totals)
+    if any(policy.defaults for policy in found.policies):
+        yield RichText("  * 1.00 of it by the default augmentation", style="dim")
+    side = found.policies[0].side
+    title = f"Hidden: cut out, or uncovered by geometry, of {side} x {side} pixels"
+    yield RichText(f"\n{title}", style="bold")
+    yield head
+    yield line("on average", (percent(policy.hidden, 0) for policy in found.policies))
+    yield RichText("\nDistance: 0 alike, 1 no operation in common", style="bold")
+    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "by use", "by layer", ""):
+        grid.add_column(name, no_wrap=bool(name))
+    for pair in found.pairs:
+        who = f"{numbers[pair.first]} and {numbers[pair.second]}"
+        layers = RichText(" ".join(f"{value:.2f}" for value in pair.layers), style="dim")
+        grid.add_row(who, f"{pair.uses:.3f}", f"{pair.distance:.3f}", layers)
+    yield Padding(grid, (0, 0, 0, 2))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,27 +13,23 @@ from PIL.Image import Image
 
 from deepaa.policy import Policy
 from deepaa.report import figures as draw
-from deepaa.report import search_tables as tables
-from deepaa.report.accuracy_tables import Results, accuracy_by_depth, accuracy_by_setting
-from deepaa.report.comparison import Comparison
-from deepaa.report.load import Subject
+from deepaa.report import run_tables as runs
+from deepaa.report.comparison import Comparison, plot_comparison
+from deepaa.report.drawing import PALETTE, Drawing, inline_svg
+from deepaa.report.operation_tables import (
+    likely_sequences,
+    operation_table,
+    top_transformations,
+)
 from deepaa.report.pictures import (
     Originals,
-    PictureRow,
     find_originals,
     layer_rows,
     png_url,
     transformation_rows,
 )
-from deepaa.report.policy_tables import (
-    layer_table,
-    likely_sequences,
-    magnitude_tables,
-    operation_table,
-    top_transformations,
-)
-from deepaa.report.svg import Drawing, css_variables, inline_svg
-from deepaa.report.wording import layer_sentences, percent
+from deepaa.report.policy_tables import layer_sentences, layer_table, percent
+from deepaa.report.run_tables import Results, Subject
 from deepaa.train import ENOUGH
 
 MAX_BYTES = 5_000_000
@@ -60,51 +55,34 @@ class Options(NamedTuple):
 DEFAULT = Options()
 
 
-# Drawings and pictures
-
-
-class Figures(NamedTuple):
-    """All drawings of a report, by the place where they stand."""
-
-    operations: tuple[Drawing, ...] = ()
-    magnitudes: tuple[Drawing, ...] = ()
-    uncertainty: tuple[Drawing, ...] = ()
-    depth: tuple[Drawing, ...] = ()
-    steps: tuple[Drawing, ...] = ()
-    identity_steps: tuple[Drawing, ...] = ()
-    accuracy: tuple[Drawing, ...] = ()
-
-    @property
-    def all(self) -> list[Drawing]:
-        """Every drawing once."""
-        return [drawing for part in self for drawing in part]
-
-
-def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> Figures:
+def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> list[Drawing]:
     """The drawings that the subject has data for."""
-    curves, depth = tables.step_curves(subject.records), tables.depth_table(subject.records)
-    series = accuracy_by_depth(results)
-    found = Figures(
-        steps=draw.plot_steps(curves),
-        identity_steps=draw.plot_identity_steps(curves),
-        depth=(
-            *(draw.plot_depth(depth) if depth else ()),
-            *([draw.plot_accuracy_by_depth(series)] if series else ()),
-        ),
-        accuracy=tuple(
-            draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
-            for i, rows in enumerate(accuracy_by_setting(results).values(), start=1)
-        ),
-    )
+    return [drawing for part in _figures(subject, results, epoch).values() for drawing in part]
+
+
+def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequence[Drawing]]:
+    """The same, by the part of the page where they stand."""
+    found: dict[str, Sequence[Drawing]] = {}
     policy = _shown_layers(subject, epoch)
-    if policy is None:
-        return found
-    layers, dropped = layer_table(policy, epoch), tables.dropped_layer(subject.records)
-    return found._replace(
-        operations=(draw.plot_operations(operation_table(policy, epoch), subject.unfinished),),
-        magnitudes=tuple(map(draw.plot_magnitudes, magnitude_tables(policy, epoch))),
-        uncertainty=draw.plot_uncertainty(layers, dropped),
-    )
+    if policy is not None:
+        operations = operation_table(policy, epoch)
+        layers, dropped = layer_table(policy, epoch), runs.dropped_layer(subject.records)
+        found["operations"] = [draw.plot_operations(operations, subject.unfinished)]
+        found["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
+        found["uncertainty"] = draw.plot_uncertainty(layers, dropped)
+    depth, series = runs.depth_table(subject.records), runs.accuracy_by_depth(results)
+    found["depth"] = [
+        *(draw.plot_depth(depth) if depth else ()),
+        *([draw.plot_accuracy_by_depth(series)] if series else ()),
+    ]
+    steps = runs.step_table(subject.records)
+    found["steps"] = draw.plot_steps(steps, "similarity")
+    found["identity_steps"] = draw.plot_steps(steps, "identity")
+    found["accuracy"] = [
+        draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
+        for i, rows in enumerate(runs.accuracy_by_setting(results).values(), start=1)
+    ]
+    return found
 
 
 def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
@@ -115,29 +93,9 @@ def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
     return subject.policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
 
 
-class Examples(NamedTuple):
-    """Pictures, and where the originals come from."""
-
-    origin: str
-    layers: tuple[PictureRow, ...]
-    transformations: tuple[PictureRow, ...]
-
-
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
     return find_originals(subject.config, options.images, options.data, options.size)
-
-
-def _examples(policy: Policy, options: Options, originals: Originals, count: int) -> Examples:
-    """Pictures of the policy at work on the first `count` images."""
-    images = originals.images[:count]
-    layers = layer_rows(images, policy, options.seed, options.epoch)
-    uses = top_transformations(policy, epoch=options.epoch)
-    single = transformation_rows(images[:4], policy, uses, options.seed)
-    return Examples(originals.origin, layers, single)
-
-
-# Pages
 
 
 def make_page(
@@ -161,8 +119,13 @@ def make_page(
     for count in (options.images, options.images // 3, 0):
         examples = None
         if policy is not None and originals is not None and count:
-            examples = _examples(policy, options, originals, count)
-        page = _render("report.html", GENERATOR, now, {**context, "examples": examples})
+            images, rows = originals.images[:count], top_transformations(policy, 8, options.epoch)
+            examples = {
+                "origin": originals.origin,
+                "layers": layer_rows(images, policy, options.seed, options.epoch),
+                "transformations": transformation_rows(images[:4], policy, rows, options.seed),
+            }
+        page = _render("report.html", {**context, "examples": examples}, now)
         if len(page.encode()) < MAX_BYTES:
             return page
     raise ValueError(f"{subject.name}: the page would be larger than {MAX_BYTES:,} bytes")
@@ -170,29 +133,20 @@ def make_page(
 
 def comparison_page(found: Comparison, samples: Image | None = None) -> str:
     """The page of a comparison: figure, samples and tables."""
-    context = {
-        "title": "Policies compared",
-        "kicker": "augmentation policies",
-        "reload": 0,
-        "found": found,
-        "figure": draw.plot_comparison(found),
-        "samples": png_url(samples) if samples is not None else "",
-    }
-    return _render("comparison.html", "deepaa compare", "", context)
+    picture = png_url(samples) if samples is not None else ""
+    context = {"found": found, "figure": plot_comparison(found), "samples": picture}
+    return _render("comparison.html", context, "")
 
 
-def _render(template: str, generator: str, now: str, context: Mapping[str, Any]) -> str:
+def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     try:
         import jinja2
         from markupsafe import Markup
     except ImportError:  # torch brings it, but not for ever
         raise ValueError("the page needs jinja2: pip install 'deepaa[report]'") from None
 
-    def read(name: str) -> str:
-        return files("deepaa").joinpath("report", "templates", name).read_text("utf-8")
-
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(read),
+        loader=jinja2.PackageLoader("deepaa.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -201,57 +155,39 @@ def _render(template: str, generator: str, now: str, context: Mapping[str, Any])
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = percent
-    return environment.get_template(template).render(
-        style=Markup(css_variables() + read("style.css")),
-        script=Markup(read("script.js")),
-        generator=generator,
-        now=now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        **context,
-    )
-
-
-_STATUS = {
-    "policy": "policy without a run",
-    "finished": "search finished",
-    "running": "search running",
-    "stopped": "search not finished",
-}
+    now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(context, palette=PALETTE, now=now)
 
 
 def _context(
     subject: Subject, policy: Policy | None, results: Results, options: Options
 ) -> dict[str, Any]:
     """What the template of a report needs, but for the pictures."""
-    figures = make_figures(subject, results, options.epoch)
     context = {
+        "generator": GENERATOR,
         "subject": subject,
         "title": _title(subject),
-        "kicker": f"augmentation policy · {_STATUS[subject.status]}",
         "reload": RELOAD_SECONDS if options.live else 0,
-        "figures": figures,
-        "has_accuracy_by_depth": any(d.name == "depth-accuracy" for d in figures.depth),
-        "depth": tables.depth_table(subject.records),
-        "stop": tables.stop_text(subject) if subject.status != "policy" else "",
-        "costs": tables.cost_table(subject.records),
+        "figures": _figures(subject, results, options.epoch),
+        "depth": runs.depth_table(subject.records),
+        "stop": runs.stop_text(subject) if subject.status != "policy" else "",
+        "costs": runs.cost_table(subject.records),
         "hardware": _hardware(subject.provenance),
-        "dropped": tables.dropped_layer(subject.records),
-        "memory": tables.peak_memory(subject.records),
-        "accuracy": accuracy_by_setting(results),
+        "dropped": runs.dropped_layer(subject.records),
+        "memory": runs.peak_memory(subject.records),
+        "accuracy": runs.accuracy_by_setting(results),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
-        "own_operations": subject.config.get("source", {}).get("operations"),
-        "facts": list(_facts(subject)),
         "epoch": options.epoch,
         "policy": policy,
     }
     if policy is None:
         return context
-    layers = layer_table(policy, options.epoch, top=len(policy.table.operations))
+    layers = layer_table(policy, options.epoch, top=None)
     return context | {
         "sentences": layer_sentences(layers, subject.unfinished),
         "layers": layers,
         "operations": operation_table(policy, options.epoch),
         "sequences": likely_sequences(policy, 10, options.epoch),
-        "changes": sum(1 - layer.identity for layer in layers),
         "untouched": math.prod(layer.identity for layer in layers),
     }
 
@@ -268,25 +204,3 @@ def _hardware(provenance: Mapping[str, Any]) -> str:
     device, names = str(provenance.get("device", "")), list(last.get("devices", []))
     used = [name for name in names if name.startswith(device)] or names
     return ", ".join(filter(None, [*used, last.get("processor")]))
-
-
-def _facts(subject: Subject) -> Iterator[tuple[str, str]]:
-    """Where the policy comes from, line by line."""
-    if subject.policy is not None:
-        yield from sorted(subject.policy.info.items())
-    known = subject.provenance
-    for key, name in (("data", "images"), ("fingerprint", "checksum of the images")):
-        if key in known:
-            yield name, str(known[key])
-    starts = known.get("starts") or []
-    for number, start in enumerate(starts, start=1):
-        name = "started" if len(starts) == 1 else f"start {number} of {len(starts)}"
-        command = " ".join(map(str, start.get("command", [])[1:]))
-        yield name, f"{start.get('started', '?')}: deepaa {command}"
-    if starts:
-        versions = (f"{n} {v}" for n, v in starts[-1].get("versions", {}).items() if v)
-        yield "versions", ", ".join(versions)
-        yield "system", str(starts[-1].get("system", ""))
-        if code := starts[-1].get("code"):
-            changed = ", with changes" if code.get("changed") else ""
-            yield "code", f"commit {code.get('commit')}{changed}"

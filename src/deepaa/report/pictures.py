@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,11 +18,11 @@ from torch import Tensor
 from deepaa.data import EMBEDDED, DataSpec, load_images
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy
-from deepaa.report.policy_tables import TransformationUse
 
 if TYPE_CHECKING:
     from deepaa.report.comparison import Entry
 
+INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
 SIDE = 128
 """Larger pictures are made smaller for the page."""
 EXACT_SIDE = 64
@@ -43,8 +43,6 @@ BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
 OUTLINE = (208, 215, 222)
 """Around each picture, so that a white one has an edge."""
 
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
-
 
 # For a page
 
@@ -58,28 +56,18 @@ class Originals(NamedTuple):
     """A sentence for the reader."""
 
 
-class Picture(NamedTuple):
-    """A picture in the page."""
-
-    source: str
-    """A data address."""
-    caption: str = ""
-
-
 class PictureRow(NamedTuple):
     """The images after a layer, or after one transformation."""
 
     name: str
-    pictures: tuple[Picture, ...]
+    pictures: tuple[tuple[str, str], ...]
+    """Data addresses, and captions or nothing."""
     uses: float | None = None
     """How often an image meets the transformation."""
 
 
 def find_originals(
-    config: Mapping[str, Any],
-    count: int,
-    data: Path | None = None,
-    size: int | None = None,
+    config: Mapping[str, Any], count: int, data: Path | None = None, size: int | None = None
 ) -> Originals:
     """Images of `data` if given, else of the run, else embedded ones with the reason.
 
@@ -88,30 +76,24 @@ def find_originals(
     """
     if data is not None:
         return Originals(load_images(data, count, size), f"Images of {data}.")
-    if not config:
-        return _embedded(count, "Images of CIFAR-10 that come with the package.")
     entry = config.get("source", {}).get("data")
-    if entry is None:
-        text = "The images of the search were given by Python code, so these are CIFAR-10 images of"
-        return _embedded(count, f"{text} the package; give yours with --data.")
-    spec = DataSpec.from_json(entry)
-    if spec.data in (None, EMBEDDED):
-        return _embedded(count, "The search used the CIFAR-10 images of the package; some of them.")
-    try:
-        images = _of_run(spec, count, size, config.get("search", {}).get("seed", 0))
-    except (ValueError, OSError, RuntimeError, MemoryError) as error:
-        reason = " ".join(str(error).split())
-        return _embedded(
-            count,
-            "The images of the search cannot be found again, so these are CIFAR-10 images of the "
-            f"package; give yours with --data. ({reason})",
-        )
-    name = Path(str(spec.data)).name
-    part = f"Images of {name}, of which the search used a part."
-    return Originals(images, part if spec.subset_sizes else f"Images of the search: {name}.")
-
-
-def _embedded(count: int, origin: str) -> Originals:
+    spec = DataSpec.from_json(entry) if entry is not None else None
+    if not config:
+        origin = "Images of CIFAR-10 that come with the package."
+    elif spec is None:
+        origin = f"The images of the search were given by Python code, so {INSTEAD}."
+    elif spec.data in (None, EMBEDDED):
+        origin = "The search used the CIFAR-10 images of the package; some of them."
+    else:
+        name = Path(str(spec.data)).name
+        part = f"Images of {name}, of which the search used a part."
+        origin = part if spec.subset_sizes else f"Images of the search: {name}."
+        try:
+            seed = config.get("search", {}).get("seed", 0)
+            return Originals(_of_run(spec, count, size, seed), origin)
+        except (ValueError, OSError, RuntimeError, MemoryError) as error:
+            reason = " ".join(str(error).split())
+            origin = f"The images of the search cannot be found again, so {INSTEAD}. ({reason})"
     return Originals(load_images(None, count), origin)
 
 
@@ -145,22 +127,22 @@ def layer_rows(
 
 
 def transformation_rows(
-    images: Tensor, policy: Policy, uses: Sequence[TransformationUse], seed: int = 0
+    images: Tensor, policy: Policy, rows: Iterable[tuple[int, float]], seed: int = 0
 ) -> tuple[PictureRow, ...]:
-    """What each transformation makes of the images."""
+    """What transformations make of the images; `rows` is what `top_transformations` gives."""
     keys = sample_keys(seed, 0, torch.arange(len(images)))
     uniform = Policy.uniform(policy.table, 1).draw(keys).uniform
-    rows = []
-    for use in uses:
-        choice = torch.full((len(images), 1), use.row)
-        after = apply_batch(images, Draw(choice, uniform), policy.table)
-        rows.append(_picture_row(str(use.transformation), after)._replace(uses=use.uses))
-    return tuple(rows)
+    found = []
+    for row, uses in rows:
+        after = apply_batch(images, Draw(torch.full((len(images), 1), row), uniform), policy.table)
+        name = str(policy.table.rows[row].transformation)
+        found.append(_picture_row(name, after)._replace(uses=uses))
+    return tuple(found)
 
 
 def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> PictureRow:
     texts = captions or [""] * len(images)
-    return PictureRow(name, tuple(map(Picture, map(data_url, images), texts)))
+    return PictureRow(name, tuple(zip(map(data_url, images), texts, strict=True)))
 
 
 def data_url(image: Tensor) -> str:
@@ -209,9 +191,8 @@ def grid_layout(height: int, width: int, rows: int, scale: int | None = None) ->
     scale = max(1, round(SHOWN_SIDE / max(height, width))) if scale is None else scale
     if scale < 1:
         raise ValueError(f"scale should be at least 1, got {scale}")
-    labels = [_text_width(label, LABEL_SIZE) for label in _labels(rows)]
-    left, top = MARGIN + max(labels) + 12, MARGIN + TITLE_SIZE + 14
-    return Layout(width * scale, height * scale, left, top)
+    left = MARGIN + max(_text_width(label, LABEL_SIZE) for label in _labels(rows)) + 12
+    return Layout(width * scale, height * scale, left, MARGIN + TITLE_SIZE + 14)
 
 
 def preview_grid(
@@ -233,7 +214,8 @@ def preview_grid(
         images: uint8 (N, C, H, W) with 1 or 3 channels.
         scale: Whole factor by which images are enlarged; by default small ones to about 96 pixels.
         epoch: Which phase of a schedule to show.
-        title: Text above the grid; by default the policy's size.
+        title: Text above the grid, and the policy's size after it where that fits; by default only
+            the size.
     """
     if rows < 1:
         raise ValueError(f"rows should be at least 1, got {rows}")
@@ -241,30 +223,26 @@ def preview_grid(
     layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
     _, _, right, bottom = layout.box(rows, len(images) - 1)
     sheet = _sheet(right + MARGIN, bottom + MARGIN)
-    pen = ImageDraw.Draw(sheet)
-    _write_title(pen, title, policy, sheet.width - 2 * MARGIN)
+    pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
+    small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
+    size = f"{policy.depth} layers over {len(policy.table)} transformations"
+    heading = _shortened(title or size, TITLE_SIZE, room)
+    pen.text((MARGIN, MARGIN + TITLE_SIZE), heading, INK, large, anchor="ls")
+    end = _text_width(heading, TITLE_SIZE) + 14
+    if title and end + _text_width(size, LABEL_SIZE) <= room:
+        pen.text((MARGIN + end, MARGIN + TITLE_SIZE), size, FAINT, small, anchor="ls")
     for row, label in enumerate(_labels(rows)):
         _, top, _, bottom = layout.box(row, 0)
         place = (layout.left - 12, (top + bottom) // 2)
-        pen.text(place, label, FAINT if row else INK, _font(LABEL_SIZE), anchor="rm")
+        pen.text(place, label, FAINT if row else INK, small, anchor="rm")
         shown = images if row == 0 else augmented(images, policy, row, seed, epoch)
         for column, image in enumerate(shown):
             box = layout.box(row, column)
-            large = tensor_to_pil(image).resize((layout.width, layout.height), Resampling.NEAREST)
-            sheet.paste(large.convert("RGB"), box)
+            shape = (layout.width, layout.height)
+            picture = tensor_to_pil(image).resize(shape, Resampling.NEAREST)
+            sheet.paste(picture.convert("RGB"), box)
             pen.rectangle((box[0] - 1, box[1] - 1, box[2], box[3]), outline=OUTLINE)
     return sheet
-
-
-def _write_title(pen: ImageDraw.ImageDraw, title: str | None, policy: Policy, room: int) -> None:
-    """The title and, after it, the policy's size, as far as they fit."""
-    size = f"{policy.depth} layers over {len(policy.table)} transformations"
-    heading = _shortened(title or size, TITLE_SIZE, room)
-    line = MARGIN + TITLE_SIZE
-    pen.text((MARGIN, line), heading, INK, _font(TITLE_SIZE), anchor="ls")
-    left = _text_width(heading, TITLE_SIZE) + 14
-    if title and left + _text_width(size, LABEL_SIZE) <= room:
-        pen.text((MARGIN + left, line), size, FAINT, _font(LABEL_SIZE), anchor="ls")
 
 
 def augmented(images: Tensor, policy: Policy, row: int, seed: int = 0, epoch: int = 0) -> Tensor:
@@ -277,15 +255,8 @@ def _labels(rows: int) -> list[str]:
     return ["original", *(f"draw {r}" for r in range(1, rows + 1))]
 
 
-def _font(size: int) -> Font:
-    try:
-        return ImageFont.load_default(size)
-    except ImportError:  # a Pillow built without FreeType has one bitmap font in one size
-        return ImageFont.load_default()
-
-
 def _text_width(text: str, size: int) -> int:
-    return round(_font(size).getlength(text) + 0.5)
+    return round(ImageFont.load_default(size).getlength(text) + 0.5)
 
 
 def _shortened(text: str, size: int, width: int) -> str:

@@ -1,33 +1,31 @@
-"""A policy as small tables of numbers. Nothing is drawn or printed here."""
+"""The layers of a policy as numbers, in words, and as lines of a terminal."""
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
-from deepaa.ops import Transformation
-from deepaa.policy import Layers, Policy, Stage
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
 
-FAMILIES: Mapping[str, tuple[str, ...]] = {
-    "nothing": ("identity",),
-    "geometry": (
-        *("shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
-        *("flip", "crop", "resized_crop"),
-    ),
-    "colour": (
-        *("auto_contrast", "invert", "equalize", "solarize", "posterize"),
-        *("contrast", "color", "brightness", "sharpness"),
-    ),
-    "erasing": ("cutout",),
-}
-OWN = "own"
-"""Family of operations that are not built in."""
-RARE = 0.001
-"""An operation below this share of a layer gets no table of its magnitudes there."""
-WIDTH = 4096
-"""Partial sequences that are followed; shares below the last of them are lost."""
+from deepaa.policy import Policy
+
+SHOWN_MAGNITUDES = 3
+SURE, LIKELY, NOTEWORTHY = 0.95, 0.5, 0.02
+"""From these probabilities on: "almost always", "mostly", and worth a mention beside them."""
+Renderable = Table | Text | Padding
+COLUMNS = 3
+"""Operations side by side in a terminal, which has 80 columns or more."""
+BAR = 10
+"""Characters of a bar for probability 1."""
+EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+
+
+# Numbers
 
 
 class MagnitudeShare(NamedTuple):
@@ -71,18 +69,18 @@ class OperationUses(NamedTuple):
     uses: float
 
 
-def layer_table(policy: Policy, epoch: int = 0, top: int = 6) -> tuple[LayerTable, ...]:
-    """The layers in force at `epoch`, each with its `top` most frequent operations.
+def layer_table(policy: Policy, epoch: int = 0, top: int | None = 6) -> tuple[LayerTable, ...]:
+    """The layers in force at `epoch`, each with its `top` most frequent operations, or with all.
 
     Rows of one operation name count together. A closed gate of a chain counts as identity.
     """
-    if top < 1:
+    if top is not None and top < 1:
         raise ValueError(f"top should be at least 1, got {top}")
     rows = policy.row_probabilities(epoch).tolist()
-    return tuple(_layer(policy, k + 1, row, top) for k, row in enumerate(rows))
+    return tuple(_layer(policy, k, row, top) for k, row in enumerate(rows, start=1))
 
 
-def _layer(policy: Policy, layer: int, probabilities: list[float], top: int) -> LayerTable:
+def _layer(policy: Policy, layer: int, probabilities: list[float], top: int | None) -> LayerTable:
     used = [p for p in probabilities if p > 0]
     total = math.fsum(used)  # 1, but for the rounding of the file
     entropy = -math.fsum(p / total * math.log2(p / total) for p in used) + 0.0
@@ -91,206 +89,24 @@ def _layer(policy: Policy, layer: int, probabilities: list[float], top: int) -> 
         if p > 0:
             levels = by_name.setdefault(row.operation.name, {})
             levels[row.magnitude] = levels.get(row.magnitude, 0.0) + p
-    shares = [_operation_share(name, levels) for name, levels in by_name.items()]
+    shares = []
+    for name, levels in by_name.items():
+        uses = math.fsum(levels.values())
+        magnitudes = [MagnitudeShare(m, p / uses) for m, p in levels.items() if m is not None]
+        magnitudes.sort(key=lambda item: (-round(item.share, 12), item.magnitude))
+        shares.append(OperationShare(name, uses, tuple(magnitudes)))
     # Equal probabilities may differ in their last digits by the order of summation.
     shares.sort(key=lambda share: -round(share.probability, 12))
-    identity = [share.probability for share in shares if share.name == "identity"]
-    rest = shares[top:]
+    rest = shares[len(shares) if top is None else top :]
     return LayerTable(
         layer=layer,
         entropy=entropy,
         perplexity=2.0**entropy,
-        identity=identity[0] if identity else 0.0,
+        identity=next((share.probability for share in shares if share.name == "identity"), 0.0),
         operations=tuple(shares[:top]),
         others=len(rest),
         others_probability=math.fsum(share.probability for share in rest),
     )
-
-
-def _operation_share(name: str, levels: dict[float | None, float]) -> OperationShare:
-    total = math.fsum(levels.values())
-    magnitudes = [MagnitudeShare(m, p / total) for m, p in levels.items() if m is not None]
-    magnitudes.sort(key=lambda item: (-round(item.share, 12), item.magnitude))
-    return OperationShare(name, total, tuple(magnitudes))
-
-
-def use_table(policy: Policy, epoch: int = 0) -> tuple[OperationUses, ...]:
-    """How often an image meets each operation, the most frequent first, without unused ones."""
-    uses = [OperationUses(*item) for item in policy.expected_uses(epoch).items() if item[1] > 0]
-    return tuple(sorted(uses, key=lambda item: -round(item.uses, 12)))
-
-
-class OperationRow(NamedTuple):
-    """An operation's probability in every layer."""
-
-    name: str
-    family: str
-    probabilities: tuple[float, ...]
-
-    @property
-    def uses(self) -> float:
-        """How often an image meets the operation."""
-        return round(sum(self.probabilities), 12)
-
-    @property
-    def peak(self) -> int:
-        """The layer, counted from 1, that uses it most; 0 if none does."""
-        most = max(self.probabilities, default=0.0)
-        return 1 + self.probabilities.index(most) if most else 0
-
-
-def operation_table(policy: Policy, epoch: int = 0) -> tuple[OperationRow, ...]:
-    """The distribution of operations at each layer (the paper's Figure 3).
-
-    Operations come family by family, within one in the order of the policy's table.
-    """
-    names = list(dict.fromkeys(op.name for op in policy.table.operations))
-    layers = layer_table(policy, epoch, top=len(names))
-    shares = [{share.name: share.probability for share in layer.operations} for layer in layers]
-    rows = [
-        OperationRow(name, family_of(name), tuple(share.get(name, 0.0) for share in shares))
-        for name in names
-    ]
-    order = [*FAMILIES, OWN]
-    return tuple(sorted(rows, key=lambda row: order.index(row.family)))
-
-
-def family_of(name: str) -> str:
-    """The family of an operation."""
-    return next((family for family, names in FAMILIES.items() if name in names), OWN)
-
-
-class MagnitudeTable(NamedTuple):
-    """How an operation's magnitudes are distributed in each layer (Appendices B and C)."""
-
-    name: str
-    family: str
-    magnitudes: tuple[float, ...]
-    """Rising."""
-    probabilities: tuple[float, ...]
-    """Of the operation, per layer."""
-    shares: tuple[tuple[float, ...], ...]
-    """Per layer and magnitude, summing to 1; empty where the layer hardly uses the operation."""
-
-
-def magnitude_tables(policy: Policy, epoch: int = 0) -> tuple[MagnitudeTable, ...]:
-    """A table for each operation with several magnitudes that some layer uses."""
-    layers = layer_table(policy, epoch, top=len(policy.table.operations))
-    found = []
-    for row in operation_table(policy, epoch):
-        own = [r.magnitude for r in policy.table.rows if r.operation.name == row.name]
-        levels = sorted({magnitude for magnitude in own if magnitude is not None})
-        if len(levels) < 2 or max(row.probabilities, default=0.0) < RARE:
-            continue
-        shares = tuple(_levels(layer, row.name, levels) for layer in layers)
-        found.append(MagnitudeTable(row.name, row.family, tuple(levels), row.probabilities, shares))
-    return tuple(found)
-
-
-def _levels(layer: LayerTable, name: str, levels: Sequence[float]) -> tuple[float, ...]:
-    for share in layer.operations:
-        if share.name == name and share.probability >= RARE:
-            known = {item.magnitude: item.share for item in share.magnitudes}
-            return tuple(known.get(level, 0.0) for level in levels)
-    return ()
-
-
-# Sequences
-
-
-class OperationSequence(NamedTuple):
-    """Operations that an image meets one after the other, and the share of images that do."""
-
-    operations: tuple[str, ...]
-    """Without identity; empty where the image stays as it is."""
-    probability: float
-
-
-class TransformationUse(NamedTuple):
-    """A transformation and how often an image meets it, on average over a draw."""
-
-    row: int
-    """Its place in the policy's table."""
-    transformation: Transformation
-    uses: float
-
-
-def likely_sequences(
-    policy: Policy, top: int = 10, epoch: int = 0
-) -> tuple[OperationSequence, ...]:
-    """The most frequent sequences of operations, the most frequent first.
-
-    Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
-    policy has more than some thousands of them, the shares are lower bounds.
-    """
-    names = [row.operation.name for row in policy.table.rows]
-    known: dict[tuple[str, ...], float] = {(): 1.0}
-    for stage in policy.phase(epoch).stages:
-        for choices in _factors(stage, names):
-            known = _extended(known, choices)
-    best = sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))
-    return tuple(OperationSequence(*item) for item in best[:top])
-
-
-Choices = dict[tuple[str, ...], float]
-
-
-def _factors(stage: Stage, names: Sequence[str]) -> Iterable[Choices]:
-    """Independent parts of a stage: each layer, or all slots of chains at once."""
-    if isinstance(stage, Layers):
-        for layer in stage.probabilities.tolist():
-            yield _summed(((_kept(name), p) for name, p in zip(names, layer, strict=True)))
-        return
-    total: Choices = {}
-    for weight, rows, gates in zip(
-        stage.weights.tolist(), stage.rows.tolist(), stage.gates.tolist(), strict=True
-    ):
-        chain: Choices = {(): weight}
-        for row, gate in zip(rows, gates, strict=True):
-            chain = _extended(chain, _summed([(_kept(names[row]), gate), ((), 1 - gate)]))
-        for sequence, p in chain.items():
-            total[sequence] = total.get(sequence, 0.0) + p
-    yield total
-
-
-def _kept(name: str) -> tuple[str, ...]:
-    return () if name == "identity" else (name,)
-
-
-def _summed(items: Iterable[tuple[tuple[str, ...], float]]) -> Choices:
-    found: Choices = {}
-    for key, p in items:
-        if p > 0:
-            found[key] = found.get(key, 0.0) + p
-    return found
-
-
-def _extended(known: Choices, choices: Choices) -> Choices:
-    """Every sequence followed by every choice; only the likeliest are kept."""
-    found = _summed(
-        (first + second, p * q) for first, p in known.items() for second, q in choices.items()
-    )
-    if len(found) <= WIDTH:
-        return found
-    return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))
-
-
-def top_transformations(
-    policy: Policy, top: int = 8, epoch: int = 0
-) -> tuple[TransformationUse, ...]:
-    """The most used transformation of each of the most used operations, without identity."""
-    uses = policy.row_probabilities(epoch).sum(0).tolist()
-    by_name: dict[str, list[TransformationUse]] = {}
-    for i, (row, use) in enumerate(zip(policy.table.rows, uses, strict=True)):
-        if use > 0 and row.operation.name != "identity":
-            by_name.setdefault(row.operation.name, []).append(
-                TransformationUse(i, row.transformation, use)
-            )
-    ranked = sorted(by_name.values(), key=lambda group: -round(sum(u.uses for u in group), 12))
-    return tuple(max(group, key=lambda u: round(u.uses, 12)) for group in ranked[:top])
-
-
-# All together
 
 
 class PolicyTable(NamedTuple):
@@ -307,12 +123,14 @@ class PolicyTable(NamedTuple):
     info: dict[str, str]
     layers: tuple[LayerTable, ...]
     uses: tuple[OperationUses, ...]
+    """The most frequent first, without those that do not occur."""
 
 
 def policy_table(policy: Policy, name: str, epoch: int = 0, top: int = 6) -> PolicyTable:
     """A policy's size, notes, layers and expected uses."""
     if epoch < 0:
         raise ValueError(f"epoch should be at least 0, got {epoch}")
+    uses = [OperationUses(*item) for item in policy.expected_uses(epoch).items() if item[1] > 0]
     return PolicyTable(
         name=name,
         epoch=epoch,
@@ -321,16 +139,148 @@ def policy_table(policy: Policy, name: str, epoch: int = 0, top: int = 6) -> Pol
         operations=len(policy.table.operations),
         info=dict(policy.info),
         layers=layer_table(policy, epoch, top),
-        uses=use_table(policy, epoch),
+        uses=tuple(sorted(uses, key=lambda item: -round(item.uses, 12))),
     )
 
 
 def as_dict(table: Any) -> Any:
     """A table as dicts, lists, numbers and text, ready for `json.dumps`."""
-    if isinstance(table, tuple) and hasattr(table, "_asdict"):
-        return {key: as_dict(value) for key, value in table._asdict().items()}
-    if isinstance(table, tuple | list):
-        return [as_dict(item) for item in table]
+    if hasattr(table, "_asdict"):
+        table = table._asdict()
     if isinstance(table, dict):
         return {key: as_dict(value) for key, value in table.items()}
-    return table
+    return [as_dict(item) for item in table] if isinstance(table, tuple | list) else table
+
+
+# Words
+
+
+def percent(fraction: float, digits: int = 1) -> str:
+    """`5.6 %`; `< 0.1 %` for what would be rounded to 0."""
+    if 0 < fraction < 0.5 * 10 ** -(digits + 2):
+        return f"< {10**-digits:g} %"
+    return f"{100 * fraction:.{digits}f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 layer`, `2 layers`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def magnitudes_text(share: OperationShare) -> str:
+    """An operation's magnitudes: the commonest and their shares, or an even range."""
+    found = share.magnitudes
+    if len(found) < 2:
+        return "".join(f"{item.magnitude:.4g}" for item in found)
+    shares = [item.share for item in found]  # falling
+    values = [item.magnitude for item in found]
+    span = f"{min(values):.4g} to {max(values):.4g}, {len(values)}"
+    if shares[0] - shares[-1] < 1e-6:
+        return f"{span} levels evenly"
+    if sum(shares[:SHOWN_MAGNITUDES]) < 0.25:
+        return f"{span} levels"
+    shown = [f"{item.magnitude:.3g} ({item.share:.0%})" for item in found[:SHOWN_MAGNITUDES]]
+    return ", ".join(shown) + (" ..." if len(found) > SHOWN_MAGNITUDES else "")
+
+
+def alike_layers(layers: Sequence[LayerTable]) -> Iterator[tuple[str, LayerTable]]:
+    """`Layer 2` or `Layers 1 to 6` for neighbours that do the same, and the last of them."""
+    for _, group in groupby(layers, key=lambda layer: layer._replace(layer=0)):
+        first, *rest = group
+        last = rest[-1] if rest else first
+        yield (f"Layers {first.layer} to {last.layer}" if rest else f"Layer {last.layer}"), last
+
+
+def layer_sentences(
+    layers: Sequence[LayerTable], unfinished: int | None = None
+) -> list[tuple[str, str]]:
+    """The name and what it does of each layer, or of several in a row that are alike.
+
+    Args:
+        layers: With all their operations.
+        unfinished: The layer that is still being searched.
+    """
+    return [
+        (name, _sentence(layer) + (" (not finished)" if layer.layer == unfinished else ""))
+        for name, layer in alike_layers(layers)
+    ]
+
+
+def _sentence(layer: LayerTable) -> str:
+    shares = layer.operations
+    top, rest = shares[0], [share for share in shares[1:] if share.probability >= NOTEWORTHY]
+    p = top.probability
+    action = "leaves the image as it is" if top.name == "identity" else top.name
+    if len(shares) == 1:
+        return action if top.name == "identity" else f"always {action}"
+    if len(shares) > 2 and p - shares[-1].probability < 1e-6:
+        return f"any of {len(shares)} operations, all equally often ({_rounded(p)})"
+    others = [f"{share.name} ({_rounded(share.probability)})" for share in rest[:2]]
+    if p >= LIKELY:
+        often = "almost always" if p >= SURE else "mostly"
+        return f"{often} {action} ({_rounded(p)})" + (f", else {' or '.join(others)}" * bool(rest))
+    shown = [f"{top.name} ({_rounded(p)})", *others]
+    listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"a mix; most often {listed}"
+
+
+def _rounded(fraction: float) -> str:
+    return "> 99 %" if 0.995 <= fraction < 1 else f"{100 * fraction:.0f} %"
+
+
+# Lines of a terminal
+
+
+def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Renderable]:
+    """All that is known of a policy: its layers, and how often an image meets each operation.
+
+    Args:
+        encoding: The terminal's; bars are made of blocks where it has them.
+    """
+    ascii_only = not encoding.lower().startswith("utf")
+    layers = plural(len(table.layers), "layer")
+    rows = plural(table.transformations, "transformation")
+    size = f": {layers} over {rows} of {plural(table.operations, 'operation')}"
+    if len(table.epochs) > 1:
+        starts = ", ".join(map(str, table.epochs))
+        size += f"; epoch {table.epoch} of phases that start at {starts}"
+    yield Text.assemble((PurePath(table.name).name, "bold cyan"), size)
+    for key, value in sorted(table.info.items()):
+        yield Text(f"  {key}: {value}", style="dim")
+    for name, layer in alike_layers(table.layers):
+        yield Text()
+        yield from _layer_lines(name, layer, ascii_only)
+    if not table.layers:
+        yield Text("  no layers: images stay as they are")
+        return
+    yield Text()
+    yield Text("Expected uses per image", style="bold")
+    height, width = -(-len(table.uses) // COLUMNS), max([14, *(len(u.name) for u in table.uses)])
+    for i in range(height):  # to be read downwards
+        line = [f"{use.name:<{width}}  {use.uses:8.3f}" for use in table.uses[i::height]]
+        yield Text("  " + "  ".join(line))
+
+
+def _layer_lines(name: str, layer: LayerTable, ascii_only: bool) -> Iterator[Renderable]:
+    title = f"{name}, all alike" if name.startswith("Layers") else name
+    numbers = f"entropy {layer.entropy:.2f} bits, perplexity {layer.perplexity:.1f}"
+    yield Text.assemble((title, "bold"), f"   {numbers}, identity {percent(layer.identity)}")
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(min_width=14, no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(min_width=BAR, no_wrap=True)
+    grid.add_column(style="dim")
+    for share in layer.operations:
+        bar = Text(_bar(share.probability, ascii_only), style="cyan")
+        grid.add_row(share.name, percent(share.probability), bar, magnitudes_text(share))
+    if layer.others:
+        rest = Text(plural(layer.others, "other"), style="dim")
+        grid.add_row(rest, percent(layer.others_probability), "", "")
+    yield Padding(grid, (0, 0, 0, 2))
+
+
+def _bar(fraction: float, ascii_only: bool) -> str:
+    if ascii_only:
+        return "#" * round(fraction * BAR)
+    full, rest = divmod(round(fraction * BAR * len(EIGHTHS)), len(EIGHTHS))
+    return "█" * full + EIGHTHS[rest]

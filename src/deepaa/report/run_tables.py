@@ -1,0 +1,374 @@
+"""Searches and trainings as a report reads them, and as tables of numbers and short texts.
+
+Runs are only read, never changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from deepaa.ops import Operation, import_operations
+from deepaa.policy import Layers, Policy, PolicyRef, load_policy, parse_policy_ref
+from deepaa.report.policy_tables import LayerTable, plural
+from deepaa.runs import (
+    CONFIG,
+    HISTORY,
+    NEWEST,
+    POLICY,
+    PREVIOUS,
+    PROVENANCE,
+    RunError,
+    is_in_use,
+    read_config,
+    read_history,
+    read_json,
+)
+from deepaa.search import settings_from_json
+from deepaa.train import SeedResult, summary
+
+Status = Literal["policy", "finished", "running", "stopped"]
+Record = Mapping[str, Any]
+"""A line of a run's history."""
+VERIFY = "verify.json"
+HOW = ("epochs", "channels_last", "compile", "tune", "graph")
+"""Settings of a training that say how it is computed, or that stand elsewhere."""
+
+
+# Reading
+
+
+class Subject(NamedTuple):
+    """Everything a report reads, before it is made into tables."""
+
+    name: str
+    """What the user called it."""
+    status: Status
+    policy: Policy | None
+    """What is found so far; None before the first state of a search."""
+    unfinished: int | None = None
+    """The last layer of `policy`, while it is still being searched."""
+    folder: Path | None = None
+    config: Mapping[str, Any] = {}
+    records: tuple[dict[str, Any], ...] = ()
+    provenance: Mapping[str, Any] = {}
+    verify: Mapping[str, Any] = {}
+    """The short trainings of `deepaa search --verify`."""
+    problem: str = ""
+    """Why there is no policy although there should be one."""
+
+
+def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
+    """Read a run folder, a policy file or a policy by name.
+
+    Args:
+        operations: Own operations as MODULE:NAME; importing them runs their code. A run's own list
+            is not imported by itself: looking at a folder runs no code.
+    """
+    own = import_operations(operations)
+    folder = Path(source)
+    if not folder.is_dir():
+        return Subject(source, "policy", load_policy(source, own))
+    if not (folder / CONFIG).exists():
+        if (folder / POLICY).exists():
+            return Subject(source, "policy", load_policy(folder / POLICY, own))
+        raise RunError(f"{folder}: holds no run ({CONFIG} is missing) and no {POLICY}")
+    config = read_config(folder)
+    if config.get("kind") == "train":
+        raise RunError(
+            f"{folder}: this run is a training; show it beside a policy: "
+            f"deepaa report POLICY --results {folder}"
+        )
+    subject = Subject(
+        source,
+        status_of(folder),
+        None,
+        folder=folder,
+        config=config,
+        records=tuple(read_history(folder)),
+        provenance=_optional(folder / PROVENANCE),
+        verify=_optional(folder / VERIFY),
+    )
+    try:
+        if subject.status == "finished":
+            return subject._replace(policy=load_policy(folder / POLICY, own))
+        return _with_found(subject, folder, own)
+    except (ValueError, OSError) as error:
+        return subject._replace(problem=str(error))
+
+
+def _with_found(subject: Subject, folder: Path, own: Sequence[Operation]) -> Subject:
+    """The subject with the layers of its newest checkpoint, the unfinished one among them."""
+    for name in (NEWEST.state, PREVIOUS.state):
+        try:
+            state = load_file(folder / name)
+            break
+        except (OSError, SafetensorError):  # the run may be replacing it just now
+            continue
+    else:
+        return subject
+    if "search.found" not in state:
+        return subject
+    settings = settings_from_json(subject.config, own)
+    kept = state["search.found"]
+    unfinished = None
+    if not bool(state["search.done"]):
+        kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
+        unfinished = len(kept)
+    policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
+    if settings.search.symmetric:
+        policy = policy.symmetric()
+    return subject._replace(policy=policy, unfinished=unfinished)
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if it is missing or damaged."""
+    try:
+        return read_json(path)
+    except RunError:
+        return {}
+
+
+def status_of(folder: Path) -> Status:
+    """Whether a search is finished, running or stopped; it writes its policy last."""
+    if (folder / POLICY).exists():
+        return "finished"
+    return "running" if is_in_use(folder) else "stopped"
+
+
+def stamp(folder: Path) -> tuple[object, ...]:
+    """A value that changes whenever a run has something new to show."""
+    found: list[object] = [status_of(folder)]
+    for path in (folder / HISTORY, folder / NEWEST.state):
+        try:
+            found.append((path.stat().st_size, path.stat().st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+# The history of a search
+
+
+def step_table(records: Iterable[Record]) -> dict[int, list[Record]]:
+    """The steps of each layer; one that was repeated counts as it was last.
+
+    `similarity` is the mean cosine between the gradients of augmented images and of others of their
+    class, `identity` the probability of identity.
+    """
+    layers: dict[int, dict[int, Record]] = {}
+    for record in records:
+        if record.get("kind") == "step":
+            layers.setdefault(record["layer"], {})[record["step"]] = record
+    return {layer: [rows[i] for i in sorted(rows)] for layer, rows in sorted(layers.items())}
+
+
+def depth_table(records: Iterable[Record]) -> list[Record]:
+    """The finished layers, measured on held-out images together with all layers before them.
+
+    `improvement_mean` is how much the cosine is above that of images that are not augmented,
+    `improvement_std` its deviation over images; `deepta_mean` and `deepta_std` are those of DeepTA
+    of the same depth.
+    """
+    rows = {record["layer"]: record for record in records if record.get("kind") == "layer"}
+    return [rows[layer] for layer in sorted(rows)]
+
+
+def dropped_layer(records: Sequence[Record]) -> LayerTable | None:
+    """The layer that ended the search, without its operations, if it was dropped."""
+    last = next((r for r in reversed(records) if r.get("kind") == "layer"), None)
+    if last is None or last["kept"] or last.get("perplexity") is None:
+        return None
+    perplexity = last["perplexity"]
+    return LayerTable(
+        last["layer"], math.log2(perplexity), perplexity, last["identity"], (), 0, 0.0
+    )
+
+
+def stop_text(subject: Subject) -> str:
+    """Where the search is, and why it ended if it did."""
+    layers, search = depth_table(subject.records), subject.config.get("search", {})
+    if subject.status == "finished":
+        return _end_text(search, layers[-1] if layers else None)
+    steps = [r for r in subject.records if r.get("kind") == "step"]
+    epochs = sum(r.get("kind") == "epoch" for r in subject.records)
+    place = f"pre-training, {plural(epochs, 'epoch')} done"
+    if steps:
+        last = steps[-1]
+        place = f"layer {last['layer']}, step {last['step']} of at most {search.get('steps')}"
+    if subject.status == "running":
+        return f"The search is running: {place}."
+    if subject.config.get("source", {}).get("from_python"):
+        return f"The search was stopped at {place}. Go on by calling find_policy again."
+    return f"The search was stopped at {place}. Go on with: deepaa search --resume {subject.name}"
+
+
+def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
+    if last is None:
+        return "The search has ended; its history is missing, so the reason is not known."
+    layer, reason = last["layer"], last["reason"]
+    if not last["kept"]:
+        return f"The search stopped because layer {layer} was dropped: {reason}."
+    if search.get("layers") is not None:
+        layers = "one layer that was" if layer == 1 else f"{layer} layers that were"
+        return f"The search stopped after the {layers} asked for."
+    return (
+        f"The search stopped at its limit of {layer} layers (max_layers), and the last one "
+        f"still helped: {reason}."
+    )
+
+
+def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
+    """Parts of the search, and all at the end: name, steps or epochs, passes, seconds.
+
+    A pass is one image through the network. Empty without records.
+    """
+    epochs = [r for r in records if r.get("kind") == "epoch"]
+    rows, before = [], 0
+    if epochs:
+        images, seconds = sum(r["images"] for r in epochs), math.fsum(r["seconds"] for r in epochs)
+        rows.append(("pre-training", len(epochs), images, seconds))
+    searched = (r for r in records if r.get("kind") in ("step", "layer"))
+    for layer, group in groupby(searched, key=lambda r: r["layer"]):
+        part = list(group)
+        steps = sum(r["kind"] == "step" for r in part)
+        passes, before = part[-1]["passes"] - before, part[-1]["passes"]
+        rows.append((f"layer {layer}", steps, passes, math.fsum(r["seconds"] for r in part)))
+    if rows:
+        passes = sum(row[2] for row in rows)
+        rows.append(("all", 0, passes, math.fsum(row[3] for row in rows)))
+    return rows
+
+
+def peak_memory(records: Iterable[Record]) -> float | None:
+    """Most GB of the GPU that a search had in use; None where nobody looked."""
+    found = [r["memory"] for r in records if r.get("memory") is not None]
+    return max(found, default=None)
+
+
+# Trainings
+
+
+class AccuracyRow(NamedTuple):
+    """What several seeds of one training reached."""
+
+    method: str
+    layers: int
+    data: str
+    model: str
+    epochs: int
+    seeds: int
+    mean: float
+    half_width: float | None
+    """Of the 95 % confidence interval of the mean; None for one seed."""
+    differs: str = ""
+    """Settings in which trainings that look alike differ: `weight_decay 0.001`."""
+
+    @property
+    def setting(self) -> tuple[str, str, int, str]:
+        """Only rows with equal settings can be compared."""
+        return (self.data, self.model, self.epochs, self.differs)
+
+
+Results = Sequence[tuple[Sequence[SeedResult], Mapping[str, Any]]]
+"""The seeds of each results.json, and all that it says."""
+
+
+def accuracy_rows(results: Results) -> tuple[AccuracyRow, ...]:
+    """A row for each training; those that look alike say in which settings they differ."""
+    trainings = [(accuracy_row(*result), _settings(result[1])) for result in results]
+    found = []
+    for row, own in trainings:
+        alike = [settings for other, settings in trainings if other.setting == row.setting]
+        names = dict.fromkeys(name for settings in alike for name in settings)
+        differs = [n for n in names if any(s.get(n) != own.get(n) for s in alike)]
+        found.append(row._replace(differs=", ".join(f"{n} {own.get(n, '?')}" for n in differs)))
+    return tuple(found)
+
+
+def _settings(facts: Mapping[str, Any]) -> dict[str, str]:
+    """What a training was done with, but for its policy, as short texts."""
+    found = {n: str(v) for n, v in facts.get("train", {}).items() if n not in HOW}
+    images = facts.get("images", {})
+    found |= {n: str(v) for n, v in images.items() if n not in ("data", "classes")}
+    return {n: v[:8] if n.endswith("fingerprint") else v for n, v in found.items()}
+
+
+def accuracy_row(seeds: Sequence[SeedResult], facts: Mapping[str, Any]) -> AccuracyRow:
+    """The row of one results.json."""
+    policy = facts.get("policy", {})
+    found = summary([result.accuracy for result in seeds])
+    first = policy.get("first_layers")
+    return AccuracyRow(
+        method=_ref(policy).label + (f", first {first}" if first else "") + _defaults(policy),
+        layers=policy.get("layers", 0),
+        data=facts.get("images", {}).get("data", "?"),
+        model=facts.get("model", "?"),
+        epochs=seeds[0].epochs,
+        seeds=found.seeds,
+        mean=found.mean,
+        half_width=found.half_width,
+    )
+
+
+def _ref(policy: Mapping[str, Any]) -> PolicyRef:
+    return parse_policy_ref(str(policy.get("name") or "none"))
+
+
+def _defaults(policy: Mapping[str, Any]) -> str:
+    """What was said of the default augmentation; nothing leaves it to the policy."""
+    return {True: ", defaults on", False: ", defaults off", None: ""}[policy.get("defaults")]
+
+
+def accuracy_by_setting(results: Results) -> dict[str, list[AccuracyRow]]:
+    """Trainings on the same images with the same network for as long, together; the best first."""
+    found: dict[str, list[AccuracyRow]] = {}
+    for row in sorted(accuracy_rows(results), key=lambda row: (row.setting, -row.mean)):
+        parts = (row.data, row.model, plural(row.epochs, "epoch"), row.differs)
+        setting = ", ".join(filter(None, parts))
+        found.setdefault(setting, []).append(row)
+    return found
+
+
+def accuracy_by_depth(results: Results) -> list[tuple[str, list[AccuracyRow]]]:
+    """Methods that were trained with two depths or more, in one setting each, by rising depth.
+
+    Depths are those of --first-layers, of deepta:N and of whole policies that run alone.
+    """
+    groups: dict[tuple[Any, ...], dict[int, AccuracyRow]] = {}
+    for row, (_, facts) in zip(accuracy_rows(results), results, strict=True):
+        family, depth = _family_and_depth(facts.get("policy", {}))
+        if depth is not None:
+            rows = groups.setdefault((family, *row.setting), {})
+            if depth not in rows or row.seeds > rows[depth].seeds:
+                rows[depth] = row._replace(layers=depth)
+    several = {key: rows for key, rows in groups.items() if len(rows) > 1}
+    is_one_setting = len({key[1:] for key in several}) == 1
+    return [
+        (
+            family if is_one_setting else ", ".join(filter(None, (family, data, model, differs))),
+            [rows[depth] for depth in sorted(rows)],
+        )
+        for (family, data, model, _, differs), rows in several.items()
+    ]
+
+
+def _family_and_depth(policy: Mapping[str, Any]) -> tuple[str, int | None]:
+    """What policies that differ in their depth alone have in common, and the layers of this one.
+
+    None where the number of layers may have the default augmentation in it.
+    """
+    ref = _ref(policy)
+    layers = ref.arguments.get("layers")
+    family = (ref.label if layers is None else str(ref.name)) + _defaults(policy)
+    given = policy.get("first_layers") or layers
+    if given is not None:
+        return family, int(given)
+    return family, None if policy.get("defaults") else policy.get("layers", 0)
