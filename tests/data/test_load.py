@@ -1,10 +1,14 @@
-"""Labelled data sets of every kind of source, in one form."""
+"""Labelled data sets of every kind of source, in one form, and specifications of them."""
 
+import dataclasses
 import hashlib
 import inspect
+import json
 import logging
 import pickle
+import re
 import struct
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +17,13 @@ from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import datasets
 
+from deepaa.data import load_test, load_train_and_test, scan
+from deepaa.data.arrays import DATASETS
 from deepaa.data.embedded import load_embedded
-from deepaa.data.load import fingerprint, load_dataset, read_dataset
-from deepaa.data.scan_report import BadImagesError
+from deepaa.data.image_file import Reading
+from deepaa.data.load import DataSpec, as_images, fingerprint, load_dataset
+from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import SearchSubset, stratified_splits
-from deepaa.data.torchvision import DATASETS
 
 
 def noise(*shape):
@@ -46,7 +52,7 @@ def test_embedded(source):
     assert test.labels.equal(load_embedded().test_labels)
     assert train.name == "embedded"
     assert train.report is None
-    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+    with pytest.raises(ValueError, match="split should be 'train' or 'test', got 'val'"):
         load_dataset(source, split="val")
 
 
@@ -157,7 +163,7 @@ def test_a_torchvision_name(fashion, source):
     assert np.array_equal(data.images[:, 1].numpy(), noise(20, 28, 28))  # grey, repeated
     assert data.images[:, 0].equal(data.images[:, 2])
     check(load_dataset(source, root=fashion, split="test", size=32), 10, (32, 32), 10)
-    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+    with pytest.raises(ValueError, match="split should be 'train' or 'test', got 'val'"):
         load_dataset(source, root=fashion, split="val")
 
 
@@ -180,11 +186,11 @@ def test_images_of_different_sizes_and_kinds():
         (Image.fromarray(noise(10, 30)), np.int64(1)),
         (torch.from_numpy(noise(1, 300, 300)), torch.tensor(1)),
     ]
-    data = read_dataset(Items(items, [("tench", "Tinca"), ("dog",)]))
+    data = as_images(Items(items, [("tench", "Tinca"), ("dog",)]))
     check(data, 3, (224, 224), 2)
     assert data.class_names == ("tench", "dog")
     assert data.labels.tolist() == [0, 1, 1]
-    check(read_dataset(Items(items[:2] * 2)), 4, (224, 224), 2)
+    check(as_images(Items(items[:2] * 2)), 4, (224, 224), 2)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_images_of_different_sizes_and_kinds():
         ((Image.new("RGB", (4, 4)), 1.5), r"Items\[1\] .*float 1\.5"),
         ((torch.zeros(3, 4, 4), 1), r"Items\[1\] .*uint8 tensor"),
         ((torch.zeros(4, 4, 4, dtype=torch.uint8), 1), r"Items\[1\] .*\(4, 4, 4\)"),
-        (Image.new("RGB", (4, 4)), r"Items\[1\] is not an image with a label"),
+        (Image.new("RGB", (4, 4)), r"Items\[1\] cannot be read as an image and a label"),
         ((Image.new("RGB", (4, 4)), -3), r"\[1\] = -3"),
         ((Image.new("RGB", (4, 4)), 0), "only one class"),
         ((Image.new("RGB", (4, 4)), 2), "1 of 3 classes have no image: 1; labels should"),
@@ -202,7 +208,7 @@ def test_images_of_different_sizes_and_kinds():
 )
 def test_samples_that_are_not_labelled_images(item, message):
     with pytest.raises(ValueError, match=message):
-        read_dataset(Items([(Image.new("RGB", (4, 4)), 0), item]))
+        as_images(Items([(Image.new("RGB", (4, 4)), 0), item]))
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -213,8 +219,9 @@ def test_torchvision_takes_the_arguments_of_the_table(name):
         if "split" in arguments:
             source = inspect.getsource(getattr(datasets, name))
             assert f'"{arguments["split"]}"' in source, split
-    with pytest.raises(ValueError, match=f"{name} has the splits 'train'.*, got 'best'"):
-        load_dataset(name, split="best")
+    if "test" not in DATASETS[name]:
+        with pytest.raises(ValueError, match=f"{name} has the splits 'train', got 'test'"):
+            load_dataset(name, split="test")
 
 
 @pytest.mark.parametrize(
@@ -330,7 +337,7 @@ def save(path, pixels):
     Image.fromarray(pixels).save(path)
 
 
-def test_a_folder(tmp_path, caplog):
+def test_a_folder(tmp_path, caplog, monkeypatch):
     root = tmp_path / "pets"
     for i, name in enumerate(("cat", "dog")):
         for j in range(3):
@@ -345,15 +352,16 @@ def test_a_folder(tmp_path, caplog):
     (root / "cat" / "0.png").write_bytes(b"")
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad \(1 empty\): cat/0.png"):
         load_dataset(root)
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)
     with caplog.at_level(logging.WARNING):
-        left = load_dataset(root, on_bad_image="skip", limit_bad=0.5)
+        left = load_dataset(root, on_bad_image="skip")
     check(left, 5, (5, 9), 2)
     assert "cat/0.png (empty file)" in caplog.text
     with pytest.raises(BadImagesError, match="too-many-pixels"):
-        load_dataset(root, max_pixels=44)
+        load_dataset(root, reading=Reading(max_pixels=44))
 
 
-def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
+def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeypatch):
     for name in ("cat", "dog"):
         for j in range(50):
             save(tmp_path / name / f"{j:02}.png", np.full((4, 4, 3), j, np.uint8))
@@ -374,9 +382,10 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
         load_dataset(tmp_path, subset=subset)
     with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
         load_dataset(tmp_path)
-    left = load_dataset(tmp_path, subset=subset, on_bad_image="skip", limit_bad=0.1)
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.1)
+    left = load_dataset(tmp_path, subset=subset, on_bad_image="skip")
     assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)] == [8, 8, 4]
-    every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip", limit_bad=0.1)
+    every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip")
     assert every.subset_sizes is None
     assert len(every.images) == 98
 
@@ -410,3 +419,90 @@ def test_real_cifar10(shared):
     data = load_dataset("cifar10", root=shared / "data", split="test")
     check(data, 10_000, (32, 32), 10)
     assert data.labels.bincount().tolist() == [1000] * 10
+
+
+# Specifications
+
+
+def folder_of_images(folder: Path) -> Path:
+    """Two classes with three transparent images each."""
+    for name in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (folder / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.full((6, 8, 4), 10 * i, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_paths_become_absolute_and_names_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(folder_of_images(tmp_path))
+    assert DataSpec.from_options("train") == DataSpec(data=str(tmp_path / "train"))
+    (tmp_path / "cifar10").mkdir()
+    assert DataSpec.from_options("./cifar10").data == str(tmp_path / "cifar10")
+    assert DataSpec.from_options("embedded", root="x") == DataSpec(data="embedded")
+    assert DataSpec.from_options() == DataSpec()
+    named = DataSpec.from_options("cifar10")
+    assert (named.data, named.root) == ("cifar10", str(tmp_path / "data"))
+    assert DataSpec.from_options("cifar10", root="sets").root == str(tmp_path / "sets")
+
+
+def test_a_spec_loads_what_its_fields_say(tmp_path):
+    folder = folder_of_images(tmp_path)
+    black = ["alpha_colour=0,0,0"]
+    spec = DataSpec.from_options(folder, size=4, read=black)
+    found = spec.load()
+    expected = load_dataset(folder, size=4, reading=Reading(alpha_colour=(0, 0, 0)))
+    assert found.fingerprint == expected.fingerprint
+    assert found.images.shape == (6, 3, 4, 4)
+    white = dataclasses.replace(spec, reading=Reading())
+    assert white.load().fingerprint != found.fingerprint
+    test = load_test(spec)
+    both = load_train_and_test(spec)
+    assert test is not None
+    assert both.test.fingerprint == test.fingerprint
+    assert both.train.fingerprint == found.fingerprint
+    assert len(load_train_and_test(spec, holdout=0.5).test.labels) == 3
+    moved = folder.rename(tmp_path.parent / f"{tmp_path.name}-moved")
+    assert dataclasses.replace(spec, data=str(moved)).load().fingerprint == found.fingerprint
+
+
+def test_json_gives_the_spec_back():
+    spec = DataSpec(
+        "cifar10", 32, "/sets", "skip", True, Reading(1_000, (1, 2, 3), False), (10, 20, 30)
+    )
+    assert DataSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert DataSpec.from_json(DataSpec().to_json()) == DataSpec.from_json({}) == DataSpec()
+    subset = spec.subset(7)
+    assert subset is not None
+    assert (subset.sizes, subset.seed) == ((10, 20, 30), 7)
+    assert DataSpec().subset(7) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ([], "expected an object, got []"),
+        ({"data": 3}, "data should be text or null, got 3"),
+        ({"size": True}, "size should be a whole number or null, got True"),
+        ({"size": 0}, "size should be in 1..4096 pixels, got 0"),
+        ({"outside_links": "no"}, "outside_links should be true or false, got 'no'"),
+        ({"on_bad_image": "go"}, "on_bad_image should be stop or skip, got 'go'"),
+        ({"subset_sizes": [1, 2]}, "subset_sizes should be "),
+        ({"reading": {"alpha_colour": [1, 2]}}, "reading.alpha_colour should be "),
+        ({"reading": {"alpha_colour": [1, 2, 256]}}, "alpha_colour should be three of 0..255"),
+        ({"reading": {"gamma": 1}}, "no setting 'reading.gamma'; there are "),
+        ({"sise": 3}, "no setting 'sise'; there are data, size, root"),
+    ],
+)
+def test_wrong_json_is_one_error_that_names_the_field(entry, said):
+    with pytest.raises(ValueError, match=re.escape(f"runs/a/config.json: {said}")):
+        DataSpec.from_json(entry, "runs/a/config.json")
+
+
+def test_read_choices():
+    assert Reading.parse(["apply_exif=false", "max_pixels=5", "alpha_colour=1,2,3"]) == Reading(
+        5, (1, 2, 3), False
+    )
+    for wrong in ("apply_exif=no", "max_pixels=0", "max_pixels=1,2", "alpha_colour=1,2,256", "x"):
+        with pytest.raises(ValueError, match=f"--read {wrong}: "):
+            Reading.parse([wrong])

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as vision
 
-import deepaa.data.decode_worker
 import deepaa.data.scan
+import deepaa.data.streaming
 from deepaa.cli import app as cli
-from deepaa.data.decode_worker import centred
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import DEFAULT_READING, Decoded, read_image
-from deepaa.data.scan_report import BadImagesError
-from deepaa.data.streaming import StreamedImages
+from deepaa.data.scan import BadImagesError
+from deepaa.data.streaming import StreamedImages, centred
 from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.boxes import fallback_box, resized_crop_boxes, shape_grids
@@ -89,7 +88,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
     stream = streamed(folder)
     images, _, rows = all_of(stream, epoch=3)
     pictures = decoded(folder, "train")
-    keys = sample_keys(hash_int(5, deepaa.data.decode_worker._CROPS), 3, rows)
+    keys = sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows)
     words = hash_keys(keys[:, None], torch.arange(12))
     uniforms = ((words >> 40) & 0xFFFFFF).double() * 2.0**-24
     boxes = []
@@ -109,7 +108,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
 def test_crops_do_not_repeat_the_numbers_of_a_policy_with_the_same_seed():
     rows = torch.arange(2000)
     ours = hash_keys(
-        sample_keys(hash_int(5, deepaa.data.decode_worker._CROPS), 3, rows), torch.tensor(0)
+        sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows), torch.tensor(0)
     )
     choice, _, _ = draw_words(sample_keys(5, 3, rows), 1, 1)
     pair = torch.stack((((ours >> 11) & (2**53 - 1)).double(), choice[:, 0].double()))
@@ -193,9 +192,9 @@ def test_a_small_last_batch_is_left_out_of_training(folder):
 
 def test_copies_are_crops_of_their_own_from_one_decoding(folder, monkeypatch):
     read = []
-    plain = deepaa.data.decode_worker.read_image
+    plain = deepaa.data.streaming.read_image
     monkeypatch.setattr(
-        deepaa.data.decode_worker,
+        deepaa.data.streaming,
         "read_image",
         lambda path, how: (read.append(path), plain(path, how))[1],
     )
@@ -353,7 +352,7 @@ def test_a_worker_that_is_killed_stops_the_epoch_with_a_reason(damaged):
     [
         ({"crop": "middle"}, "crop should be one of 'random', 'centre', 'larger', got"),
         ({"on_bad_image": "skip", "scan": False}, "on_bad_image='skip' needs a scan"),
-        ({"on_bad_image": "hide"}, "on_bad_image should be 'stop' or 'skip', got 'hide'"),
+        ({"on_bad_image": "hide"}, "on_bad_image should be one of 'stop', 'skip', got 'hide'"),
         ({"workers": -1}, "workers should be 0 or more, got -1"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,19 @@ from PIL import Image
 from torchvision import datasets
 
 from deepaa.data.embedded import load_embedded
-from deepaa.data.load import load_dataset
-from deepaa.data.test_split import absent_classes, held_out, train_and_test
+from deepaa.data.load import DataSpec, load_dataset
+from deepaa.data.test_split import TrainTest, absent_classes, held_out, load_train_and_test
+
+
+def train_and_test(
+    source: str | Path | None = None,
+    *,
+    test: str | Path | None = None,
+    holdout: float | None = None,
+    **options: Any,
+) -> TrainTest:
+    spec = DataSpec(None if source is None else str(source), **options)
+    return load_train_and_test(spec, test=test, holdout=holdout)
 
 
 def folder(root: Path, n: int, seed: int, names: str = "abcd", side: int = 16) -> None:
@@ -193,7 +205,7 @@ class _Damaged(datasets.VisionDataset):
 def test_a_damaged_test_part_is_not_taken_for_none(monkeypatch):
     """Training images would be held out instead, and another figure reported."""
     monkeypatch.setattr(datasets, "SVHN", _Damaged)
-    with pytest.raises(ValueError, match=r"SVHN\[0\] cannot be read: truncated"):
+    with pytest.raises(ValueError, match=r"SVHN\[0\] cannot be read as .*: truncated"):
         train_and_test("SVHN")
 
 

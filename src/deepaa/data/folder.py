@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deepaa.data.image_file import SUFFIXES, shown
+from deepaa import distributed
+from deepaa.data.image_file import SUFFIXES, listed, shown
 
-PARTS = ("train", "test", "val", "valid", "validation")
+PARTS = ("train", "test", "val")
 """Folder names that are parts of a data set, not classes, when they hold class folders."""
-TEST_PARTS = ("test", "val", "valid", "validation")
+TEST_PARTS = ("test", "val")
 """Folders that serve as the test part: the first one that holds class folders."""
+
+_log = logging.getLogger(__name__)
 
 
 class ImageTree(NamedTuple):
@@ -25,8 +29,6 @@ class ImageTree(NamedTuple):
     class_names: tuple[str, ...]
     ignored: Mapping[str, int]
     """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
-    notes: tuple[str, ...] = ()
-    """What else was passed over, in words for the log."""
 
     def subset(self, places: Sequence[int]) -> ImageTree:
         """The same with these files alone."""
@@ -42,33 +44,36 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     """Every image file of a split with its class; no file is opened.
 
     The classes are the folders in `root`, or those in `root`/train where the data set has parts;
-    files may lie at any depth below. Another split has the classes of train, in the same order.
+    files may lie at any depth below. The test part has the classes of train, in the same order.
 
     Args:
-        split: The part of the data set; "test" is also found as val, valid or validation where no
-            folder test holds classes. A folder without parts has only "train".
+        split: "train", or "test", which is also found as val where no folder test holds classes.
+            A folder without parts has only "train".
         outside_links: Follow links that lead out of `root`; otherwise they are an error.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{shown(root)}: no such folder")
     part, naming = _part(root, split)
     walk = _Walk(root, outside_links)
-    class_names = tuple(walk.class_folders(naming))
     folders = walk.class_folders(part)
-    if unknown := [name for name in folders if name not in class_names]:
-        raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
-    walk.count_strays(part, folders)
+    names = folders if naming == part else _Walk(root, outside_links=True).class_folders(naming)
     files = {name: walk.images(part / name) for name in folders}
     walk.refuse_escapes()
-    _check_classes(part, class_names, [n for n in folders if not files[n]], walk.ignored)
+    if unknown := [name for name in folders if name not in names]:
+        raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
+    _check_classes(part, names, [name for name in folders if not files[name]], walk.ignored)
     return ImageTree(
         root,
         tuple(file for found in files.values() for file in found),
-        tuple(class_names.index(name) for name, found in files.items() for _ in found),
-        class_names,
+        tuple(names.index(name) for name, found in files.items() for _ in found),
+        tuple(names),
         dict(+walk.ignored),
-        _notes(root, split, part),
     )
+
+
+def all_images(folder: Path) -> list[Path]:
+    """Image files at any depth, whatever their class, sorted by the parts of their path."""
+    return _Walk(folder, outside_links=True).images(folder)
 
 
 def unlabelled_parts(root: Path) -> list[str]:
@@ -76,18 +81,8 @@ def unlabelled_parts(root: Path) -> list[str]:
     return [name for name in PARTS if not _folders(root / name) and _holds_image(root / name)]
 
 
-def _notes(root: Path, split: str, part: Path) -> tuple[str, ...]:
-    """Says which part another one stands for, if it is there but has no labels."""
-    if split != "test" or part.name == "test" or "test" not in unlabelled_parts(root):
-        return ()
-    return (
-        "test holds images but no class folders, so it is left alone; the test images are those of "
-        f"{part.name}",
-    )
-
-
 def _check_classes(
-    part: Path, names: tuple[str, ...], empty: list[str], ignored: Mapping[str, int]
+    part: Path, names: list[str], empty: list[str], ignored: Mapping[str, int]
 ) -> None:
     place = shown(part)
     if not names:
@@ -100,16 +95,16 @@ def _check_classes(
             "put the images of each class into a folder of its own inside them"
         )
     if empty:
-        raise ValueError(f"{place}: no images for {len(empty)} of {len(names)} classes: "
-                         f"{listed(empty)}; looked for {' '.join(SUFFIXES)}")  # fmt: skip
+        raise ValueError(
+            f"{place}: no images for {len(empty)} of {len(names)} classes: {listed(empty)}; "
+            f"looked for {' '.join(SUFFIXES)}"
+        )
     if len(names) == 1:
         raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
 
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:
     """The folder of the split, and the folder whose folders name the classes."""
-    if split not in PARTS:
-        raise ValueError(f"split should be one of {', '.join(PARTS)}, got {split!r}")
     parts = [name for name in PARTS if _folders(root / name)]
     if not parts:
         if split != "train":
@@ -124,12 +119,15 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
             f"{listed(beside)} beside them hold images; give a folder that has either parts or "
             "classes"
         )
+    flat = unlabelled_parts(root)
     wanted = TEST_PARTS if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
     if chosen is None:
-        flat = unlabelled_parts(root)
         more = f"; no class folders in {listed(flat)}" if flat else ""
         raise ValueError(f"{shown(root)}: has no part {split!r}; it has {listed(parts)}{more}")
+    if chosen == "val" and "test" in flat and distributed.is_main():
+        left = "test holds images but no class folders, so it is left alone"
+        _log.warning("%s: %s; the test images are those of val", shown(root), left)
     return root / chosen, root / ("train" if "train" in parts else chosen)
 
 
@@ -146,44 +144,48 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
-def is_image_name(name: str) -> bool:
+def _is_image_name(name: str) -> bool:
     """Whether a file of that name counts as an image: not hidden, and with a known suffix."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _holds_image(folder: Path) -> bool:
-    return any(is_image_name(name) for _, _, names in os.walk(folder) for name in names)
+    return any(_is_image_name(name) for _, _, names in os.walk(folder) for name in names)
 
 
 class _Walk:
-    """Goes through folders below a root; remembers what it passed over and what it refused."""
+    """Goes through the folders of one part; counts what it passes over, notes links that lead out.
+
+    A folder that several links lead to is entered once for each class.
+    """
 
     def __init__(self, root: Path, outside_links: bool) -> None:
         self.ignored: Counter[str] = Counter()
         self._root = os.path.realpath(root)
         self._outside_links = outside_links
-        self._escapes: set[str] = set()
+        self._escapes: list[str] = []
 
     def class_folders(self, part: Path) -> list[str]:
-        """Names of the folders in a part, without links back to it or to the root."""
-        above = {os.path.realpath(part), self._root}
-        return [name for name in _folders(part) if os.path.realpath(part / name) not in above]
-
-    def count_strays(self, part: Path, classes: list[str]) -> None:
-        """Counts what lies beside the class folders."""
+        """Names of the folders in a part, sorted, without links back to it or to the root."""
+        if self._leads_out(part):
+            return []
+        names = []
         for entry in self._entries(part):
-            if _is_folder(entry):
-                self.ignored["linked again"] += entry.name not in classes
-            else:
-                image = is_image_name(entry.name)
+            if not _is_folder(entry):
+                image = _is_image_name(entry.name)
                 self.ignored["outside a class folder" if image else "other suffix"] += 1
+            elif os.path.realpath(entry.path) in (os.path.realpath(part), self._root):
+                self.ignored["linked again"] += 1
+            else:
+                names.append(entry.name)
+        return names
 
     def images(self, folder: Path) -> list[Path]:
         """Image files at any depth, sorted by the parts of their path; each folder once."""
         # links to the folders above would bring in the images of other classes
         seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
         found: list[Path] = []
-        waiting = [] if self._leads_out(folder) else [folder]
+        waiting = [folder]
         while waiting:
             for entry in self._entries(waiting.pop()):
                 if _is_folder(entry):
@@ -193,7 +195,7 @@ class _Walk:
                     else:
                         seen.add(real)
                         waiting.append(Path(entry.path))
-                elif is_image_name(entry.name):
+                elif _is_image_name(entry.name):
                     found.append(Path(entry.path))
                 else:
                     self.ignored["other suffix"] += 1
@@ -211,7 +213,7 @@ class _Walk:
         real = os.path.realpath(path)
         if self._outside_links or os.path.commonpath([real, self._root]) == self._root:
             return False
-        self._escapes.add(str(path))
+        self._escapes.append(str(path))
         return True
 
     def refuse_escapes(self) -> None:
@@ -222,10 +224,3 @@ class _Walk:
                 f"{listed(sorted(self._escapes))}; copy the files, or allow it with "
                 "--outside-links (outside_links=True in Python)"
             )
-
-
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """The first ten names as a message may show them, and how many more there are."""
-    first = separator.join(shown(name) for name in names[:10])
-    end = ";" if separator == "; " else ""
-    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

@@ -27,8 +27,6 @@ SUFFIXES = (
     *(".ppm", ".pgm", ".pbm", ".jp2", ".avif"),
 )
 """Files of a folder that count as images; others are passed over."""
-MAX_PIXELS = 64_000_000
-"""Images above this are refused before they are decoded."""
 WHITE = (255, 255, 255)
 
 
@@ -36,7 +34,6 @@ class Reason(StrEnum):
     """Why a file gives no image."""
 
     EMPTY = "empty"
-    """Zero bytes."""
     NOT_AN_IMAGE = "not-an-image"
     """No format Pillow knows, such as a web page saved as .jpg."""
     DAMAGED = "damaged"
@@ -70,7 +67,7 @@ class Decoded(NamedTuple):
 class Reading:
     """How image files become pixels."""
 
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = 64_000_000
     """Larger images are refused before they are decoded. Pillow's own limit holds too."""
     alpha_colour: Colour = WHITE
     """What shows through transparent pixels."""
@@ -87,7 +84,7 @@ class Reading:
     @classmethod
     def parse(cls, choices: Sequence[str]) -> Reading:
         """What `--read` says: NAME=VALUE each, the last one of a name holds."""
-        found = cls()
+        found = DEFAULT_READING
         for choice in choices:
             try:
                 found = apply_changes(found, parse_changes([choice], cls))
@@ -97,10 +94,6 @@ class Reading:
 
 
 DEFAULT_READING = Reading()
-
-
-class TooManyPixelsError(ValueError):
-    """The image is larger than the caller allows."""
 
 
 class NoPixelRangeError(ValueError):
@@ -137,7 +130,7 @@ def _why(error: Exception) -> tuple[Reason, str]:
     detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, UnidentifiedImageError):
         return Reason.NOT_AN_IMAGE, "not an image"
-    if isinstance(error, (TooManyPixelsError, DecompressionBombError)):
+    if isinstance(error, DecompressionBombError):
         return Reason.TOO_MANY_PIXELS, detail
     if isinstance(error, NoPixelRangeError):
         return Reason.NO_PIXEL_RANGE, detail
@@ -146,22 +139,18 @@ def _why(error: Exception) -> tuple[Reason, str]:
     return Reason.DAMAGED, detail
 
 
-def _decode(path: Path, reading: Reading) -> Decoded:
+def _decode(path: Path, reading: Reading) -> Decoded | BadFile:
     with Image.open(path) as image:
         if (pixels := image.width * image.height) > reading.max_pixels:
-            raise TooManyPixelsError(
-                f"{image.width} x {image.height} is {pixels:,} pixels, "
-                f"over the limit of {reading.max_pixels:,}"
-            )
+            size = f"{image.width} x {image.height} is {pixels:,} pixels"
+            detail = f"{size}, over the limit of {reading.max_pixels:,}"
+            return BadFile(path, Reason.TOO_MANY_PIXELS, detail)
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
-        if not reading.apply_exif:
-            return Decoded(rgb, True)
-        orientation = _orientation(image)
-    if orientation is None:
-        return Decoded(rgb, False)
-    turn = _TURNS.get(orientation)
-    return Decoded(rgb if turn is None else rgb.transpose(turn), True)
+        orientation = _orientation(image) if reading.apply_exif else 1
+    if orientation in _TURNS:
+        rgb = rgb.transpose(_TURNS[orientation])
+    return Decoded(rgb, orientation is not None)
 
 
 _TURNS = {
@@ -177,7 +166,7 @@ _TURNS = {
 
 
 def _orientation(image: PilImage) -> int | None:
-    """1..8, with 1 where nothing is said, or None where the EXIF data are damaged."""
+    """The EXIF orientation, 1..8, or None where the EXIF data are damaged; 1 is upright."""
     try:
         exif = image.getexif()
         if image.info.get("exif") and not len(exif):  # bytes that Pillow could make nothing of
@@ -231,3 +220,10 @@ def shown(path: Path | str) -> str:
     """The path as it may stand in a message: line breaks and odd bytes are escaped."""
     text = str(path)
     return text if text.isprintable() else repr(text)
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """The first ten names as a message may show them, and how many more there are."""
+    first = separator.join(shown(name) for name in names[:10])
+    end = ";" if separator == "; " else ""
+    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

@@ -1,4 +1,4 @@
-"""Disjoint parts of a labelled data set with every class in each, the same on every machine."""
+"""Which images each split and each batch has; the same on every machine."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepaa import distributed
+from deepaa.data.image_file import listed, shown
 from deepaa.ops import hash_int, hash_keys, sample_keys
 
 PRETRAIN, SEARCH, VALIDATION = 4_000, 35_000, 10_000
-"""The most images that each part has by default,"""
-OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
-"""but pretrain this many of a class where that is more, up to so many together: the paper's number
-for the 1,000 classes of ImageNet."""
+"""The most images that each split has by default."""
+PRETRAIN_OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
+"""Where it is more than `PRETRAIN`, pretrain has so many images of each class, up to a total: the
+paper's number for the 1,000 classes of ImageNet."""
 _STREAM = 0x5350_4C49_5453  # sets these numbers apart from others drawn from the same seed
-_NAMED = 10
+COPY_SHIFT = 40
+"""Copy c of image i has the key of image i + c * 2^40: no two images or copies share one."""
+INDEX = (1 << COPY_SHIFT) - 1
+"""The bits of a row that are the image's index."""
 
 Size = int | float
 
 
 class Splits(NamedTuple):
-    """Places of images, int64; every prefix of a part has about the class shares of the whole."""
+    """Indices of images, int64; every prefix of a split has about the class shares of the whole."""
 
     pretrain: Tensor
     """Trains the proxy network."""
@@ -49,7 +54,7 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[
     validation = max(classes, min(VALIDATION, n // 4))
     pretrain = 0
     if pretrains:
-        wanted = max(PRETRAIN, min(OF_A_CLASS * classes, MOST_PRETRAIN))
+        wanted = max(PRETRAIN, min(PRETRAIN_OF_A_CLASS * classes, MOST_PRETRAIN))
         pretrain = max(classes, min(wanted, n // 2, n - validation - classes))
     return pretrain, max(classes, min(SEARCH, n - pretrain - validation)), validation
 
@@ -112,17 +117,13 @@ def stratified_splits(
     counts: list[int] = labels.bincount(minlength=classes).tolist()
     names = list(class_names) or [str(c) for c in range(classes)]
     _check_enough(counts, wanted, names)
-    members = _members(labels, seed, classes)
-    used = [0] * classes
+    left = _members(labels, seed, classes)
     parts = []
     for k, size in enumerate(wanted):
         later = sum(other > 0 for other in wanted[k + 1 :])  # images each class still has to keep
-        left = [count - start for count, start in zip(counts, used, strict=True)]
-        taken = _apportion(left, size, later)
-        parts.append(
-            _interleaved([members[c][used[c] : used[c] + taken[c]] for c in range(classes)])
-        )
-        used = [start + more for start, more in zip(used, taken, strict=True)]
+        taken = _apportion([len(images) for images in left], size, later)
+        parts.append(_interleaved([c[:n] for c, n in zip(left, taken, strict=True)]))
+        left = [c[n:] for c, n in zip(left, taken, strict=True)]
     return Splits(*parts)
 
 
@@ -133,17 +134,15 @@ def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "l
         num_classes: C; None means one more than the largest label.
     """
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
-        raise ValueError(
-            f"{place}: expected integers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
-        )
+        kind = f"{labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"{shown(place)}: expected integers of shape (N,), got {kind}")
     if not len(labels):
-        raise ValueError(f"{place}: no labels")
+        raise ValueError(f"{shown(place)}: no labels")
     top = int(labels.max()) + 1 if num_classes is None else num_classes
     wrong = ((labels < 0) | (labels >= top)).nonzero()[:, 0].tolist()
     if wrong:
-        first = ", ".join(f"[{i}] = {int(labels[i])}" for i in wrong[:_NAMED])
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        raise ValueError(f"{place}: should be in 0..{max(top, 1) - 1}, but {first}{more}")
+        entries = listed([f"[{i}] = {int(labels[i])}" for i in wrong])
+        raise ValueError(f"{shown(place)}: should be in 0..{max(top, 1) - 1}, but {entries}")
     return top
 
 
@@ -174,23 +173,18 @@ def _check_enough(counts: list[int], wanted: tuple[int, int, int], names: list[s
     parts = sum(size > 0 for size in wanted)
     few = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n < parts]
     if few:
-        more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
         raise ValueError(
             f"{parts} disjoint parts need at least {parts} images of every class; "
-            f"too few in: {', '.join(few[:_NAMED])}{more}"
+            f"too few in: {listed(few)}"
         )
 
 
-def _members(labels: Tensor, seed: int, classes: int) -> tuple[Tensor, ...]:
-    """Places of the images of each class, in random order."""
-    order = _shuffled(len(labels), seed)
+def _members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:
+    """Indices of the images of each class, in random order."""
+    keys = sample_keys(hash_int(seed, _STREAM), 0, torch.arange(len(labels)))
+    order = hash_keys(keys, torch.tensor(0)).argsort(stable=True)
     counts: list[int] = labels.bincount(minlength=classes).tolist()
-    return torch.split(order[labels[order].argsort(stable=True)], counts)
-
-
-def _shuffled(n: int, seed: int) -> Tensor:
-    keys = sample_keys(hash_int(seed, _STREAM), 0, torch.arange(n))
-    return hash_keys(keys, torch.zeros(n, dtype=torch.int64)).argsort(stable=True)
+    return list(torch.split(order[labels[order].argsort(stable=True)], counts))
 
 
 def _apportion(left: list[int], size: int, later: int) -> list[int]:
@@ -223,3 +217,50 @@ def _interleaved(groups: list[Tensor]) -> Tensor:
     """All entries, such that every prefix holds about the same share of every group."""
     ranks = [(torch.arange(len(g), dtype=torch.float64) + 0.5) / max(len(g), 1) for g in groups]
     return torch.cat(groups)[torch.cat(ranks).argsort(stable=True)]
+
+
+# Epochs
+
+
+def batch_sizes(count: int, batch: int, copies: int = 1, world_size: int = 1) -> list[int]:
+    """The sizes of an epoch's batches: whole ones, and a last one of at least half a batch.
+
+    Batch norm over a few images would only add noise; fewer images than a batch are one batch.
+
+    Args:
+        count: Images of an epoch.
+        copies: Rows of a batch for each of its images.
+        world_size: Processes that share every batch; ValueError if one would get no row.
+    """
+    whole, rest = divmod(count, batch)
+    sizes = [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
+    if min(sizes) * copies < world_size:
+        raise ValueError(f"{min(sizes)} images in a batch are too few for {world_size} processes")
+    return sizes
+
+
+def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch in the order in which they are trained on, wherever they lie."""
+    generator = torch.Generator().manual_seed(hash_int(seed, epoch))
+    return torch.randperm(count, generator=generator)[: sum(batch_sizes(count, batch))]
+
+
+def rank_and_world_size(shared: bool) -> tuple[int, int]:
+    """This process's rank among those that share every batch, and their number; alone 0 and 1."""
+    return (distributed.rank(), distributed.world_size()) if shared else (0, 1)
+
+
+def batch_rows(images: Tensor, copies: int, rank: int = 0, world: int = 1) -> Tensor:
+    """Index and copy of each row as one number; all images of a copy, then those of the next.
+
+    Processes take neighbouring rows, so as many processes as copies see every image once each.
+
+    Args:
+        images: Indices of the images of a batch.
+        rank: The process whose share it is.
+        world: Processes in all.
+    """
+    numbers = torch.arange(copies).repeat_interleave(len(images))
+    rows = images.repeat(copies) + (numbers << COPY_SHIFT)
+    own = distributed.share(len(rows), rank, world)
+    return rows[own.start : own.stop]

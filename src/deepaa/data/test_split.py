@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from deepaa.data.folder import TEST_PARTS, listed, unlabelled_parts
-from deepaa.data.image_file import shown
-from deepaa.data.load import (
-    EMBEDDED,
-    LabelledImages,
-    fingerprint,
-    load_dataset,
-    torchvision_name,
-)
-from deepaa.data.npz import TEST, open_npz
+from deepaa.data.arrays import DATASETS, TEST, open_npz
+from deepaa.data.folder import TEST_PARTS, unlabelled_parts
+from deepaa.data.image_file import listed, shown
+from deepaa.data.load import EMBEDDED, DataSpec, LabelledImages, fingerprint, torchvision_name
 from deepaa.data.splits import stratified_splits
-from deepaa.data.torchvision import DATASETS
 
 HOLDOUT = 0.1
 """Share that is held out of images without a test part."""
@@ -39,74 +34,76 @@ class TrainTest(NamedTuple):
     """Where the test images come from, for the record."""
 
 
-def train_and_test(
-    source: str | Path | None = None,
+def load_train_and_test(
+    spec: DataSpec,
     *,
     test: str | Path | None = None,
     holdout: float | None = None,
-    **reading: Any,
+    download: bool = False,
 ) -> TrainTest:
-    """The training images of a source, and its test images.
+    """The training images of a data set, and the images to test on.
 
     Args:
-        source: As for `load_dataset`.
-        test: Another source for the test images, with classes of the same names.
+        test: Another source for the test images, with classes of the same names, read in the same
+            way.
         holdout: Test on this share of the training images instead, the same for every seed. A
-            source without a test part has .1 of them held out.
-        reading: More arguments of `load_dataset`: root, size, download and so on.
+            data set without a test part has .1 of them held out.
+        download: Fetch a torchvision data set that is not there.
     """
     if holdout is not None and not 0 < holdout < 1:
         raise ValueError(f"holdout should be a share between 0 and 1, got {holdout}")
     if test is not None and holdout is not None:
         raise ValueError("either other test images or a held-out share, not both")
-    train = load_dataset(source, split="train", **reading)
+    train = spec.load(download=download)
     if test is not None:
-        found = _given(test, train, reading)
+        found = _given(replace(spec, data=str(test)), train, download)
         return checked(TrainTest(train, found, f"given: {found.name}"))
     if holdout is None:
-        official = official_test(source, reading)
+        official = load_test(spec, download=download)
         if official is not None:
             return checked(TrainTest(train, official, "the test part of the data set"))
         _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
     return held_out(train, HOLDOUT if holdout is None else holdout)
 
 
+def load_test(spec: DataSpec, *, download: bool = False) -> LabelledImages | None:
+    """The data set's own test images; None where it has none."""
+    return spec.load(split="test", download=download) if _has_test(spec.data) else None
+
+
 def held_out(data: LabelledImages, share: float) -> TrainTest:
     """A stratified share of the images as test images; the rest trains."""
-    n = len(data.labels)
-    count = max(len(data.class_names), round(share * n))
-    if n - count < len(data.class_names):
+    n, classes = len(data.labels), len(data.class_names)
+    count = max(classes, round(share * n))
+    if n - count < classes:
         raise ValueError(
             f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
-            f"too few to train {len(data.class_names)} classes"
+            f"too few to train {classes} classes"
         )
     sizes = (n - count, 0, count)
-    parts = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=data.class_names)
+    train, _, test = stratified_splits(
+        data.labels, sizes, HOLDOUT_SEED, class_names=data.class_names
+    )
     how = f"{share:g} of the training images, held out"
-    return TrainTest(_part(data, parts.pretrain), _part(data, parts.validation), how)
+    return TrainTest(_subset(data, train), _subset(data, test), how)
 
 
-def _part(data: LabelledImages, places: torch.Tensor) -> LabelledImages:
-    places = places.sort().values
-    images, labels = data.images[places], data.labels[places]
+def _subset(data: LabelledImages, indices: Tensor) -> LabelledImages:
+    indices = indices.sort().values
+    images, labels = data.images[indices], data.labels[indices]
     return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
 
 
-def official_test(source: str | Path | None, reading: dict[str, Any]) -> LabelledImages | None:
-    """The source's own test part, read as `load_dataset` is told; None where it has none."""
-    return load_dataset(source, split="test", **reading) if _has_test(source) else None
-
-
-def _has_test(source: str | Path | None) -> bool:
-    if (name := torchvision_name(source)) is not None:
-        return "test" in DATASETS[name]
+def _has_test(source: str | None) -> bool:
     if source is None or source == EMBEDDED:
         return True
+    if (name := torchvision_name(source)) is not None:
+        return "test" in DATASETS[name]
     path = Path(source)
     if path.is_dir():
         return _has_test_folder(path)
     if not path.is_file():
-        return True  # `load_dataset` says what is wrong with it
+        return True  # `DataSpec.load` says what is wrong with it
     with open_npz(path) as arrays:
         return arrays.first_of(TEST) is not None
 
@@ -118,23 +115,21 @@ def _has_test_folder(path: Path) -> bool:
     there = [name for name in TEST_PARTS if (path / name).is_dir()]
     unlabelled = unlabelled_parts(path)
     if there and set(there) <= set(unlabelled) and "train" not in unlabelled:
-        names = ", ".join(there)
-        _log.warning("%s: no class folders in %s: left alone", shown(path), names)
+        _log.warning("%s: no class folders in %s: left alone", shown(path), ", ".join(there))
         return False
     return bool(there)
 
 
-def _given(source: str | Path, train: LabelledImages, reading: dict[str, Any]) -> LabelledImages:
+def _given(spec: DataSpec, train: LabelledImages, download: bool) -> LabelledImages:
     """Test images of another source, their labels counted as the training images' are."""
-    found = official_test(source, reading) or load_dataset(source, split="train", **reading)
-    names = found.class_names
+    found = load_test(spec, download=download) or spec.load(download=download)
+    place, names = shown(spec.data or EMBEDDED), found.class_names
     if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
-        _log.warning("%s: labels without names count as the training images' do", shown(source))
+        _log.warning("%s: labels without names count as the training images' do", place)
         names = train.class_names
-    unknown = [name for name in names if name not in train.class_names]
-    if unknown:
+    if unknown := [name for name in names if name not in train.class_names]:
         raise ValueError(
-            f"{shown(source)}: {len(unknown)} classes that the training images do not have: "
+            f"{place}: {len(unknown)} classes that the training images do not have: "
             f"{listed(unknown)}; they have {listed(train.class_names)}"
         )
     numbers = torch.tensor([train.class_names.index(name) for name in names])
@@ -160,10 +155,10 @@ def checked(both: TrainTest) -> TrainTest:
     return both
 
 
-def absent_classes(class_names: Sequence[str], labels: torch.Tensor) -> str | None:
+def absent_classes(class_names: Sequence[str], labels: Tensor) -> str | None:
     """A line about the classes that no test image has; None where each has some."""
-    counts = labels.bincount(minlength=len(class_names)).tolist()
-    absent = [name for name, n in zip(class_names, counts, strict=True) if not n]
+    present = set(labels.tolist())
+    absent = [name for i, name in enumerate(class_names) if i not in present]
     if not absent:
         return None
     return (

@@ -18,9 +18,8 @@ from deepaa.data import (
     StreamedImages,
     batch_rows,
     batch_sizes,
-    check_shares,
     epoch_order,
-    place_among,
+    rank_and_world_size,
 )
 from deepaa.ops import apply_batch, sample_keys
 from deepaa.policy import Policy
@@ -80,10 +79,9 @@ class ImageBatches:
         self.images, self.labels = images.to(place), labels.to(place)
         self.image_shape = tuple(images.shape[1:])
         self.policy, self.config, self.workers = policy, config, workers
-        self.rank, self.world = place_among(shared)
+        self.rank, self.world = rank_and_world_size(shared)
         self.shared = self.world > 1
-        self.sizes = batch_sizes(len(images), config.batch)
-        check_shares(self.sizes, config.copies, self.world)
+        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, every image once, in an order of its own."""
@@ -163,15 +161,14 @@ class StreamedBatches:
         self.images, self.config = images, config
         self.device, self.labels = images.device, images.labels
         self.image_shape: tuple[int, ...] = (3, images.size, images.size)
-        self.rank, self.world = place_among(shared)
+        self.rank, self.world = rank_and_world_size(shared)
         self.shared = self.world > 1
         self.policy = device_part(policy, images.crop)
         """What the device does."""
         self._crops: Tensor | None = None
         if self.policy is not None and images.side != images.size:
             self._crops = crop_rows(self.policy.table, images.device)
-        self.sizes = batch_sizes(len(images), config.batch)
-        check_shares(self.sizes, config.copies, self.world)
+        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images and labels of each step."""
