@@ -111,7 +111,7 @@ def test_without_labels_there_is_no_test_part(parted, caplog):
     (parted / "elsewhere").rename(parted / ".elsewhere")
     list_images(parted)
     assert not caplog.records
-    with pytest.raises(ValueError, match="no part 'test'; it has train; no class folders in val"):
+    with pytest.raises(ValueError, match="no test part; it has train; no class folders in val"):
         list_images(parted, "test")
 
 
@@ -137,7 +137,7 @@ def test_parts_or_classes_but_not_both(parted):
 
 
 def test_without_parts_all_is_train(pets):
-    with pytest.raises(ValueError, match="no part 'test'"):
+    with pytest.raises(ValueError, match="no test part"):
         list_images(pets, "test")
 
 

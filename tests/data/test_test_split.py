@@ -70,11 +70,11 @@ def test_test_images_without_labels_are_left_alone(tmp_path, caplog):
 def test_a_share_is_held_out_where_test_images_have_no_labels(tmp_path, caplog):
     folder(tmp_path / "train", 40, 1)
     (tmp_path / "test").mkdir()
-    with pytest.raises(ValueError, match="no part 'test'; it has train"):  # empty by mistake
+    with pytest.raises(ValueError, match="no test part; it has train"):  # empty by mistake
         train_and_test(tmp_path)
     Image.new("RGB", (16, 16)).save(tmp_path / "test/1.png")
     assert train_and_test(tmp_path).how == "0.1 of the training images, held out"
-    assert "no class folders in test: left alone" in caplog.text
+    assert "no test part; it has train; no class folders in test; 0.1 of" in caplog.text
 
 
 def test_arrays_with_parts(tmp_path):

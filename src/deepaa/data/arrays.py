@@ -15,7 +15,7 @@ from PIL.Image import Image as PilImage
 from torch import Tensor
 
 from deepaa.data.image_file import Pixels, check_size, shown, squared, to_rgb
-from deepaa.data.splits import check_labels
+from deepaa.data.splits import NoTestPartError, check_labels
 
 KEPT_SIDE = 512
 """Without a size, images that all have one size up to this side are kept as they are."""
@@ -201,8 +201,8 @@ def open_npz(path: Path) -> Iterator[Arrays]:
             if not isinstance(data, np.lib.npyio.NpzFile):
                 raise ValueError("not an .npz file")
             yield Arrays(data)
-    except MemoryError as error:
-        raise MemoryError(f"{shown(path)}: {error}") from error
+    except (MemoryError, NoTestPartError) as error:
+        raise type(error)(f"{shown(path)}: {error}") from error
     except Exception as error:  # zipfile, zlib and numpy each raise their own
         raise ValueError(f"{shown(path)}: {error}") from error
 
@@ -214,7 +214,8 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
         pair = arrays.first_of(pairs)
         if pair is None:
             choices = " or ".join(f"{x} and {y}" for x, y in pairs)
-            raise ValueError(f"no {choices} for split {split!r}; it has {arrays.names}")
+            error = NoTestPartError if split == "test" else ValueError
+            raise error(f"has no {split} part: no {choices}; it has {arrays.names}")
         x, y = pair
         images, labels = arrays.images(x), arrays.labels(y)
         if len(images) != len(labels):
@@ -249,8 +250,7 @@ def read_torchvision(
 ) -> Part:
     """One part of a data set of torchvision."""
     if split not in DATASETS[name]:
-        parts = " and ".join(map(repr, DATASETS[name]))
-        raise ValueError(f"{name} has the splits {parts}, got {split!r}")
+        raise NoTestPartError(f"{name}: has no {split} part")
     from torchvision import datasets  # not needed to apply policies
 
     try:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
+from deepaa.data.splits import NoTestPartError
 
 PARTS = ("train", "test", "val")
 """Folder names that are parts of a data set, not classes, when they hold class folders."""
@@ -76,11 +77,6 @@ def all_images(folder: Path) -> list[Path]:
     return _Walk(folder, outside_links=True).images(folder)
 
 
-def unlabelled_parts(root: Path) -> list[str]:
-    """Names of the parts that hold images but no class folders, as the test images of ImageNet."""
-    return [name for name in PARTS if not _folders(root / name) and _holds_image(root / name)]
-
-
 def _check_classes(
     part: Path, names: list[str], empty: list[str], ignored: Mapping[str, int]
 ) -> None:
@@ -105,29 +101,30 @@ def _check_classes(
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:
     """The folder of the split, and the folder whose folders name the classes."""
+    place = shown(root)
     parts = [name for name in PARTS if _folders(root / name)]
-    if not parts:
-        if split != "train":
-            raise ValueError(
-                f"{shown(root)}: has no part {split!r}; a folder of classes is 'train'"
-            )
+    if not parts and split == "train":
         return root, root
+    if not parts:
+        raise NoTestPartError(f"{place}: has no test part; a folder of classes is for training")
     others = [name for name in _folders(root) if name not in PARTS]
     if beside := [name for name in others if _holds_image(root / name)]:
         raise ValueError(
-            f"{shown(root)}: {listed(parts)} hold folders as the parts of a data set do, but "
+            f"{place}: {listed(parts)} hold folders as the parts of a data set do, but "
             f"{listed(beside)} beside them hold images; give a folder that has either parts or "
             "classes"
         )
-    flat = unlabelled_parts(root)
+    unlabelled = [name for name in PARTS if name not in parts and _holds_image(root / name)]
     wanted = TEST_PARTS if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
     if chosen is None:
-        more = f"; no class folders in {listed(flat)}" if flat else ""
-        raise ValueError(f"{shown(root)}: has no part {split!r}; it has {listed(parts)}{more}")
-    if chosen == "val" and "test" in flat and distributed.is_main():
+        more = f"; no class folders in {listed(unlabelled)}" if unlabelled else ""
+        empty = [name for name in wanted if (root / name).is_dir() and name not in unlabelled]
+        error = ValueError if split == "train" or empty else NoTestPartError
+        raise error(f"{place}: has no {split} part; it has {listed(parts)}{more}")
+    if chosen == "val" and "test" in unlabelled and distributed.is_main():
         left = "test holds images but no class folders, so it is left alone"
-        _log.warning("%s: %s; the test images are those of val", shown(root), left)
+        _log.warning("%s: %s; the test images are those of val", place, left)
     return root / chosen, root / ("train" if "train" in parts else chosen)
 
 

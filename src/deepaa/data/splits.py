@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -24,7 +23,8 @@ COPY_SHIFT = 40
 INDEX = (1 << COPY_SHIFT) - 1
 """The bits of a row that are the image's index."""
 
-Size = int | float
+Sizes = tuple[int, int, int]
+"""Of pretrain, search and validation."""
 
 
 class Splits(NamedTuple):
@@ -38,7 +38,11 @@ class Splits(NamedTuple):
     """Gives the gradient to match."""
 
 
-def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[int, int, int]:
+class NoTestPartError(ValueError):
+    """The data set has no images of its own to test on."""
+
+
+def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> Sizes:
     """Half, a quarter and a quarter of n images, up to 4,000, 35,000 and 10,000.
 
     What pretrain and validation leave goes to search: 50,000 images give 4,000, 35,000 and 10,000,
@@ -62,39 +66,35 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[
 class SearchSubset(NamedTuple):
     """The images of a large folder that a search reads: enough for its splits, and no others."""
 
-    sizes: tuple[Size, Size, Size] | None = None
-    """As `stratified_splits` takes them."""
+    sizes: Sizes | None = None
+    """None means `default_sizes`."""
     seed: int = 0
     pretrains: bool = True
 
-    def part_sizes(self, labels: Sequence[int]) -> tuple[int, int, int]:
+    def part_sizes(self, labels: Sequence[int]) -> Sizes:
         """How many images each split has."""
-        n = len(labels)
-        if self.sizes is not None:
-            return _absolute(self.sizes, n)
-        return default_sizes(n, max(labels, default=0) + 1, pretrains=self.pretrains)
+        classes = max(labels, default=0) + 1
+        return self.sizes or default_sizes(len(labels), classes, pretrains=self.pretrains)
 
     def choose(self, labels: Sequence[int], class_names: Sequence[str] = ()) -> list[int] | None:
-        """Places of as many images, and some of each class to spare; None if that is all of them.
+        """Indices of as many images, and some of each class to spare; None if that is all of them.
 
         The spare ones stand in for files that turn out to be bad.
         """
-        sizes = self.part_sizes(labels)
-        every = torch.as_tensor(labels)
+        sizes, every = self.part_sizes(labels), torch.as_tensor(labels)
         if sum(sizes) >= len(every):
             return None
         parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
         wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
         wanted += 2 + wanted // 50
         members = _members(every, self.seed, len(wanted))
-        chosen = [part[:n] for part, n in zip(members, wanted.tolist(), strict=True)]
-        places = torch.cat(chosen).sort().values.tolist()
-        return None if len(places) == len(every) else places
+        chosen = torch.cat([each[:n] for each, n in zip(members, wanted.tolist(), strict=True)])
+        return None if len(chosen) == len(every) else chosen.sort().values.tolist()
 
 
 def stratified_splits(
     labels: Tensor | Sequence[int],
-    sizes: tuple[Size, Size, Size] | None = None,
+    sizes: Sizes | None = None,
     seed: int = 0,
     *,
     class_names: Sequence[str] = (),
@@ -106,22 +106,18 @@ def stratified_splits(
 
     Args:
         labels: The class of each image, from 0: (N,).
-        sizes: Of pretrain, search and validation: numbers of images, or fractions of N as floats.
-            An empty part is allowed. None means `default_sizes`.
+        sizes: How many images each part has, 0 for none; None means `default_sizes`.
         class_names: Used in errors; also says how many classes there are.
     """
     labels = torch.as_tensor(labels).cpu()
     classes = check_labels(labels, len(class_names) or None)
-    n = len(labels)
-    wanted = default_sizes(n, classes) if sizes is None else _absolute(sizes, n)
-    counts: list[int] = labels.bincount(minlength=classes).tolist()
-    names = list(class_names) or [str(c) for c in range(classes)]
-    _check_enough(counts, wanted, names)
+    sizes = default_sizes(len(labels), classes) if sizes is None else sizes
     left = _members(labels, seed, classes)
+    _check_sizes(sizes, [len(c) for c in left], class_names or [str(c) for c in range(classes)])
     parts = []
-    for k, size in enumerate(wanted):
-        later = sum(other > 0 for other in wanted[k + 1 :])  # images each class still has to keep
-        taken = _apportion([len(images) for images in left], size, later)
+    for k, size in enumerate(sizes):
+        later = sum(other > 0 for other in sizes[k + 1 :])  # images each class still has to keep
+        taken = _apportion([len(c) for c in left], size, later)
         parts.append(_interleaved([c[:n] for c, n in zip(left, taken, strict=True)]))
         left = [c[n:] for c, n in zip(left, taken, strict=True)]
     return Splits(*parts)
@@ -146,32 +142,22 @@ def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "l
     return top
 
 
-def _absolute(sizes: tuple[Size, Size, Size], n: int) -> tuple[int, int, int]:
-    if len(sizes) != 3:
-        raise ValueError(f"sizes should be of pretrain, search and validation, got {sizes}")
-    found = []
-    for name, size in zip(Splits._fields, sizes, strict=True):
-        whole = isinstance(size, int) and not isinstance(size, bool)
-        if not (whole and size >= 0) and not (isinstance(size, float) and 0 <= size <= 1):
-            raise ValueError(
-                f"size of {name} should be a number of images or a float in 0..1, got {size!r}"
-            )
-        # 0.29 of 100 is 28.999999999999996
-        found.append(int(size) if whole else math.floor(size * n + 1e-6))
-    if sum(found) > n or not sum(found):
-        raise ValueError(f"sizes {tuple(sizes)} are {sum(found):,} images; the data set has {n:,}")
-    return found[0], found[1], found[2]
-
-
-def _check_enough(counts: list[int], wanted: tuple[int, int, int], names: list[str]) -> None:
-    for part, size in zip(Splits._fields, wanted, strict=True):
+def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) -> None:
+    """Raises ValueError unless every split can have images of every class."""
+    if len(sizes) != 3 or any(type(size) is not int or size < 0 for size in sizes):
+        numbers = "numbers of images for pretrain, search and validation"
+        raise ValueError(f"sizes should be {numbers}, got {sizes}")
+    if not 0 < sum(sizes) <= sum(counts):
+        have = f"{sum(sizes):,} images; the data set has {sum(counts):,}"
+        raise ValueError(f"sizes {tuple(sizes)} are {have}")
+    for part, size in zip(Splits._fields, sizes, strict=True):
         if 0 < size < len(counts):
             raise ValueError(
                 f"{part} of {size} images cannot hold {len(counts)} classes; "
                 f"it needs at least one image of each"
             )
-    parts = sum(size > 0 for size in wanted)
-    few = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n < parts]
+    parts = sum(size > 0 for size in sizes)
+    few = [f"{name} ({n})" for name, n in zip(class_names, counts, strict=True) if n < parts]
     if few:
         raise ValueError(
             f"{parts} disjoint parts need at least {parts} images of every class; "
@@ -201,15 +187,11 @@ def _apportion(left: list[int], size: int, later: int) -> list[int]:
     def shortage(c: int) -> int:
         return left[c] * size - taken[c] * total
 
-    classes = range(len(left))
-    while (missing := size - sum(taken)) > 0:
-        open_ = [c for c in classes if taken[c] < top[c]]
-        for c in sorted(open_, key=shortage, reverse=True)[:missing]:
-            taken[c] += 1
-    while (excess := sum(taken) - size) > 0:
-        open_ = [c for c in classes if taken[c] > 1]
-        for c in sorted(open_, key=shortage)[:excess]:
-            taken[c] -= 1
+    while gap := size - sum(taken):
+        step = 1 if gap > 0 else -1
+        open_ = [c for c, n in enumerate(taken) if (n < top[c] if gap > 0 else n > 1)]
+        for c in sorted(open_, key=lambda c: -step * shortage(c))[: abs(gap)]:
+            taken[c] += step
     return taken
 
 

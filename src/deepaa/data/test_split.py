@@ -11,11 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.data.arrays import DATASETS, TEST, open_npz
-from deepaa.data.folder import TEST_PARTS, unlabelled_parts
 from deepaa.data.image_file import listed, shown
-from deepaa.data.load import EMBEDDED, DataSpec, LabelledImages, fingerprint, torchvision_name
-from deepaa.data.splits import stratified_splits
+from deepaa.data.load import DataSpec, LabelledImages, fingerprint
+from deepaa.data.splits import NoTestPartError, stratified_splits
 
 HOLDOUT = 0.1
 """Share that is held out of images without a test part."""
@@ -56,19 +54,23 @@ def load_train_and_test(
         raise ValueError("either other test images or a held-out share, not both")
     train = spec.load(download=download)
     if test is not None:
-        found = _given(replace(spec, data=str(test)), train, download)
+        found = _given(spec, str(test), train, download)
         return checked(TrainTest(train, found, f"given: {found.name}"))
     if holdout is None:
-        official = load_test(spec, download=download)
-        if official is not None:
+        try:
+            official = spec.load(split="test", download=download)
             return checked(TrainTest(train, official, "the test part of the data set"))
-        _log.warning("%s has no test part: %g of its images are held out", train.name, HOLDOUT)
+        except NoTestPartError as error:
+            _log.warning("%s; %g of the training images are held out", error, HOLDOUT)
     return held_out(train, HOLDOUT if holdout is None else holdout)
 
 
 def load_test(spec: DataSpec, *, download: bool = False) -> LabelledImages | None:
     """The data set's own test images; None where it has none."""
-    return spec.load(split="test", download=download) if _has_test(spec.data) else None
+    try:
+        return spec.load(split="test", download=download)
+    except NoTestPartError:
+        return None
 
 
 def held_out(data: LabelledImages, share: float) -> TrainTest:
@@ -94,36 +96,11 @@ def _subset(data: LabelledImages, indices: Tensor) -> LabelledImages:
     return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
 
 
-def _has_test(source: str | None) -> bool:
-    if source is None or source == EMBEDDED:
-        return True
-    if (name := torchvision_name(source)) is not None:
-        return "test" in DATASETS[name]
-    path = Path(source)
-    if path.is_dir():
-        return _has_test_folder(path)
-    if not path.is_file():
-        return True  # `DataSpec.load` says what is wrong with it
-    with open_npz(path) as arrays:
-        return arrays.first_of(TEST) is not None
-
-
-def _has_test_folder(path: Path) -> bool:
-    """Whether a folder has parts, and one to test on; images without labels are none."""
-    if not (path / "train").is_dir():
-        return False
-    there = [name for name in TEST_PARTS if (path / name).is_dir()]
-    unlabelled = unlabelled_parts(path)
-    if there and set(there) <= set(unlabelled) and "train" not in unlabelled:
-        _log.warning("%s: no class folders in %s: left alone", shown(path), ", ".join(there))
-        return False
-    return bool(there)
-
-
-def _given(spec: DataSpec, train: LabelledImages, download: bool) -> LabelledImages:
+def _given(spec: DataSpec, source: str, train: LabelledImages, download: bool) -> LabelledImages:
     """Test images of another source, their labels counted as the training images' are."""
+    spec = replace(spec, data=source)
     found = load_test(spec, download=download) or spec.load(download=download)
-    place, names = shown(spec.data or EMBEDDED), found.class_names
+    place, names = shown(source), found.class_names
     if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
         _log.warning("%s: labels without names count as the training images' do", place)
         names = train.class_names
