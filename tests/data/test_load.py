@@ -301,7 +301,10 @@ X = noise(4, 5, 6, 3)
             {"x": X, "y": np.arange(4), "class_names": np.array(["a", "b"])},
             r"y: should be in 0\.\.1, but \[2\] = 2, \[3\] = 3",
         ),
-        ({"x": X, "y": np.array([2**63, 0, 0, 0], np.uint64)}, "not the number of a class"),
+        (
+            {"x": X, "y": np.array([2**63, 0, 0, 0], np.uint64)},
+            r"y: should be in 0\.\.0, but \[0\]",
+        ),
     ],
 )
 def test_npz_that_are_wrong(tmp_path, arrays, message):

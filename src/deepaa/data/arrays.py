@@ -29,8 +29,6 @@ _CHUNK = 128
 Part = tuple[Pixels, Tensor, tuple[str, ...]]
 """uint8 (N, 3, H, W), int64 (N,) and the class names of one part of a data set."""
 
-# Many images in one array
-
 
 class ImageStack:
     """Collects images of any size; ends as uint8 (N, 3, H, W).
@@ -146,46 +144,34 @@ class Arrays:
 
         Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
         """
-        array = stored = self._read(name)
-        if array.dtype != np.uint8:
-            raise ValueError(f"{name} holds {array.dtype}, expected uint8")
-        if array.ndim == 3:
-            array = array[..., None]
-        elif array.ndim == 4 and array.shape[3] not in (1, 3) and array.shape[1] in (1, 3):
+        stored = self.read(name)
+        if stored.dtype != np.uint8:
+            raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
+        array = stored[..., None] if stored.ndim == 3 else stored
+        if array.ndim == 4 and array.shape[3] not in (1, 3):
             array = array.transpose(0, 2, 3, 1)
         if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
-            raise ValueError(
-                f"{name} has shape {stored.shape}, "
-                "expected (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
-            )
+            shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
+            raise ValueError(f"{name} has shape {stored.shape}, expected {shapes}")
         return array
 
     def labels(self, name: str) -> Tensor:
         """int64 (N,), also from (N, 1)."""
-        array = self._read(name)
+        array = self.read(name)
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise ValueError(
-                f"{name} holds {array.dtype} of shape {array.shape}, "
-                "expected the number of each image's class: integers (N,)"
-            )
-        if array.dtype == np.uint64 and len(array) and array.max() > np.iinfo(np.int64).max:
-            raise ValueError(f"{name} holds {array.max()}, which is not the number of a class")
+            kind = f"{array.dtype} of shape {array.shape}"
+            wanted = "the number of each image's class: integers (N,)"
+            raise ValueError(f"{name} holds {kind}, expected {wanted}")
         return torch.from_numpy(array.astype(np.int64))
-
-    def strings(self, name: str) -> tuple[str, ...]:
-        """The entries of a one-dimensional array of strings."""
-        array = self._read(name)
-        if array.ndim != 1 or array.dtype.kind != "U":
-            raise ValueError(f"{name} holds {array.dtype} of shape {array.shape}, expected strings")
-        return tuple(str(entry) for entry in array)
 
     def first_of(self, pairs: Pairs) -> tuple[str, str] | None:
         """The first pair of names of which the file has both arrays."""
         return next((pair for pair in pairs if set(pair) <= set(self.names)), None)
 
-    def _read(self, name: str) -> npt.NDArray[Any]:
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """The array as it is stored, if the memory allows."""
         entries = self._data.zip.infolist() if self._data.zip else []
         stored = {entry.filename: entry.file_size for entry in entries}
         check_memory(stored.get(f"{name}.npy", 0), f"array {name}")
@@ -221,7 +207,7 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
         if len(images) != len(labels):
             raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
         if "class_names" in arrays.names:
-            names = arrays.strings("class_names")
+            names = tuple(map(str, arrays.read("class_names")))
             check_labels(labels, len(names), y)
         else:
             classes = check_labels(labels, place=y)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     walk = _Walk(root, outside_links)
     folders = walk.class_folders(part)
     names = folders if naming == part else _Walk(root, outside_links=True).class_folders(naming)
-    files = {name: walk.images(part / name) for name in folders}
+    files = {name: list(walk.images(part / name)) for name in folders}
     walk.refuse_escapes()
     if unknown := [name for name in folders if name not in names]:
         raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
@@ -74,7 +74,7 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
 
 def all_images(folder: Path) -> list[Path]:
     """Image files at any depth, whatever their class, sorted by the parts of their path."""
-    return _Walk(folder, outside_links=True).images(folder)
+    return list(_Walk(folder, outside_links=True).images(folder))
 
 
 def _check_classes(
@@ -153,7 +153,7 @@ def _holds_image(folder: Path) -> bool:
 class _Walk:
     """Goes through the folders of one part; counts what it passes over, notes links that lead out.
 
-    A folder that several links lead to is entered once for each class.
+    Links inside of the root are followed, but no folder is entered twice for one class.
     """
 
     def __init__(self, root: Path, outside_links: bool) -> None:
@@ -177,26 +177,26 @@ class _Walk:
                 names.append(entry.name)
         return names
 
-    def images(self, folder: Path) -> list[Path]:
-        """Image files at any depth, sorted by the parts of their path; each folder once."""
-        # links to the folders above would bring in the images of other classes
-        seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
-        found: list[Path] = []
-        waiting = [folder]
-        while waiting:
-            for entry in self._entries(waiting.pop()):
-                if _is_folder(entry):
-                    real = os.path.realpath(entry.path)
-                    if real in seen:
-                        self.ignored["linked again"] += 1
-                    else:
-                        seen.add(real)
-                        waiting.append(Path(entry.path))
-                elif _is_image_name(entry.name):
-                    found.append(Path(entry.path))
+    def images(self, folder: Path, seen: set[str] | None = None) -> Iterator[Path]:
+        """Image files at any depth, sorted by the parts of their path.
+
+        Args:
+            seen: Real paths of folders not to enter. The first ones are the folders above: a link
+                to those would bring in the images of other classes.
+        """
+        if seen is None:
+            seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
+        for entry in self._entries(folder):
+            if not _is_folder(entry):
+                if _is_image_name(entry.name):
+                    yield Path(entry.path)
                 else:
                     self.ignored["other suffix"] += 1
-        return sorted(found, key=lambda path: path.parts)
+            elif (real := os.path.realpath(entry.path)) in seen:
+                self.ignored["linked again"] += 1
+            else:
+                seen.add(real)
+                yield from self.images(Path(entry.path), seen)
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         """Visible entries in sorted order, without links that lead out of the root."""

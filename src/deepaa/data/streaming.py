@@ -173,7 +173,6 @@ class StreamedImages:
         *,
         train: bool,
         workers: int | None = None,
-        seed: int = 0,
         crop: Crop = "random",
         device: torch.device | str = "cpu",
         reading: Reading = DEFAULT_READING,
@@ -213,7 +212,7 @@ class StreamedImages:
             tree, reading, scan=scan, known=known, on_bad_image=on_bad_image
         )
         """Which files are bad, and what else was noticed; None without a scan."""
-        self.size, self.train, self.seed, self.crop = size, train, seed, crop
+        self.size, self.train, self.crop = size, train, crop
         self.device = torch.device(device)
         self.class_names = tree.class_names
         self.labels = torch.tensor(tree.labels, dtype=torch.int64)
@@ -226,7 +225,7 @@ class StreamedImages:
         self._requests: list[Request] = []
         """All of them, for the loader, whose workers outlive an epoch."""
         self._workers = usable_cores(MOST_WORKERS) if workers is None else workers
-        self._loader = self._new_loader()
+        self._loader = _loader(self._files, self._requests, self._workers)
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -265,7 +264,7 @@ class StreamedImages:
         batch: int,
         copies: int = 1,
         *,
-        seed: int | None = None,
+        seed: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> Iterator[StreamedBatch]:
@@ -276,20 +275,17 @@ class StreamedImages:
         of the second. Evaluation takes every image.
 
         Args:
-            epoch: Decides order and crops.
+            epoch: Decides order and crops, together with the seed.
             batch: Different images in a batch.
             copies: Rows for each image, each with a crop of its own; decoded once.
-            seed: Instead of the one given at the start.
             rank: This process; it gets its neighbouring share of the rows of each batch.
             world: Processes in all.
         """
         if batch < 1 or copies < 1:
             raise ValueError(f"batch {batch}, copies {copies}: both should be at least 1")
         distributed.share(0, rank, world)  # refuses a rank that is none
-        seed = self.seed if seed is None else seed
-        order = torch.arange(len(self))
-        if self.train:
-            order = epoch_order(len(self), batch, seed, epoch)
+        count = len(self)
+        order = epoch_order(count, batch, seed, epoch) if self.train else torch.arange(count)
         batches: list[_Batch] = []
         for some in torch.split(order, batch):
             rows = batch_rows(some, copies, rank, world)
@@ -300,23 +296,6 @@ class StreamedImages:
         self._epoch = batches
         self._requests[:] = [request for _, requests in batches for request in requests]
         return _on_device(self._assembled(batches), self.device)
-
-    def close(self) -> None:
-        """End the workers; the next epoch starts new ones."""
-        self._epoch = None
-        self._loader = self._new_loader()
-
-    def _new_loader(self) -> DataLoader[Tensor | BadFile]:
-        return DataLoader(
-            self._files,
-            batch_size=None,  # a request is a piece already
-            sampler=self._requests,
-            num_workers=self._workers,
-            worker_init_fn=_leave_interrupts,
-            persistent_workers=self._workers > 0,
-            prefetch_factor=PREFETCH if self._workers else None,
-            generator=torch.Generator(),  # its seeds are not used; the global one is left alone
-        )
 
     def _assembled(self, batches: list[_Batch]) -> Iterator[StreamedBatch]:
         """The batches in pinned memory where they go on to CUDA."""
@@ -335,17 +314,13 @@ class StreamedImages:
 
     def _require_current(self, batches: list[_Batch]) -> None:
         if self._epoch is not batches:
-            raise RuntimeError("this epoch has ended: another one was begun, or it was closed")
+            raise RuntimeError("this epoch has ended: another one was begun")
 
     def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
         try:
             piece = next(pieces)
         except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-            # The loader says which worker died, in a RuntimeError. One that dies while it hands
-            # images over breaks its connection instead, and then no worker is mentioned. Anything
-            # else was raised by code in a worker.
-            if ("worker" in str(error)) is not isinstance(error, RuntimeError):
-                raise
+            # `read_image` raises none of these: a worker, or the connection to it, has died
             why = (str(error) or "connection lost").splitlines()[0]
             raise RuntimeError(
                 f"a process that decodes images died ({why}); memory or shared memory may be "
@@ -359,6 +334,19 @@ class StreamedImages:
         bad = file._replace(path=file.path.relative_to(self._files.root))
         report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
         return BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+
+
+def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Tensor | BadFile]:
+    return DataLoader(
+        files,
+        batch_size=None,  # a request is a piece already
+        sampler=requests,
+        num_workers=workers,
+        worker_init_fn=_leave_interrupts,
+        persistent_workers=workers > 0,
+        prefetch_factor=PREFETCH if workers else None,
+        generator=torch.Generator(),  # its seeds are not used; the global generator is left alone
+    )
 
 
 def _leave_interrupts(worker: int) -> None:
