@@ -798,10 +798,10 @@ FAILING = """
 import sys
 from deepaa import distributed
 from deepaa.cli import app as cli
-from deepaa.train import experiment
+from deepaa.data import DataSpec
 from deepaa.train.images import ImagesInMemory
 
-real = experiment.load_train_and_test
+real = DataSpec.load_train_and_test
 
 def fail(*arguments, **options):
     raise OSError("the disk is gone")
@@ -812,7 +812,7 @@ def read(*arguments, **options):
 if {where!r} == "test":
     ImagesInMemory.test = fail
 else:
-    experiment.load_train_and_test = read
+    DataSpec.load_train_and_test = read
 sys.exit(cli.run(sys.argv[1:]))
 """
 

@@ -289,12 +289,11 @@ def _verify(
     request: SearchRequest, search: PolicySearch, out: Path, epochs: int, stop: StopRequest
 ) -> None:
     from deepaa.cli.search_results import show_trial
-    from deepaa.data import load_test
     from deepaa.runs import StopAskedError, notify
     from deepaa.search import run_trial, trial_images
 
     assert request.data is not None
-    trial = trial_images(search, load_test(request.data))
+    trial = trial_images(search, request.data.load_test())
     epochs = epochs or trial.default_epochs
     try:
         show_trial(run_trial(search, trial, epochs, lambda: stop.requested), trial, epochs, out)

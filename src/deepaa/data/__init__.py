@@ -10,9 +10,12 @@ from deepaa.data.load import (
     EMBEDDED,
     DataSpec,
     LabelledImages,
+    TrainTest,
+    absent_classes,
     absolute_root,
     absolute_source,
     as_images,
+    checked,
     load_dataset,
 )
 from deepaa.data.scan import load_images
@@ -24,17 +27,9 @@ from deepaa.data.splits import (
     batch_sizes,
     default_sizes,
     epoch_order,
-    rank_and_world_size,
     stratified_splits,
 )
 from deepaa.data.streaming import Crop, StreamedImages
-from deepaa.data.test_split import (
-    TrainTest,
-    absent_classes,
-    checked,
-    load_test,
-    load_train_and_test,
-)
 
 __all__ = [
     "EMBEDDED",
@@ -60,8 +55,5 @@ __all__ = [
     "load_dataset",
     "load_embedded",
     "load_images",
-    "load_test",
-    "load_train_and_test",
-    "rank_and_world_size",
     "stratified_splits",
 ]

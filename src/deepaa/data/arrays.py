@@ -47,13 +47,14 @@ class ImageStack:
         self._waiting: list[Pixels] = []
 
     def prepare(self, image: Pixels) -> Pixels:
-        """The (H, W, 3) image, made small if it will be: for threads, before `add`."""
+        """The image (H, W, 1 or 3) with three channels, resized if it will be: for threads."""
+        image = np.broadcast_to(image, (*image.shape[:2], 3))
         if self._size is None and max(image.shape[:2]) > KEPT_SIDE:
             self._size = DEFAULT_SIDE
         return image if self._size is None else squared(image, self._size)
 
     def add(self, image: Pixels) -> None:
-        """Add an (H, W, 3) image, prepared or not."""
+        """Add an image (H, W, 1 or 3), prepared or not."""
         self._waiting.append(self.prepare(image))
         if len(self._waiting) == _CHUNK:
             self._store()
@@ -93,13 +94,8 @@ def stacked(images: Sequence[Pixels] | Pixels, size: int | None, place: str) -> 
     """(N, 3, H, W) of N images (H, W, 1 or 3), all of one size; see `ImageStack`."""
     stack = ImageStack(len(images), size, place)
     for image in images:
-        stack.add(_rgb(image))
+        stack.add(image)
     return stack.images()
-
-
-def _rgb(image: Pixels) -> Pixels:
-    """(H, W, 3) of (H, W, 1 or 3): one channel is repeated."""
-    return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
 
 
 def check_memory(needed: int, what: str) -> None:
@@ -229,6 +225,18 @@ DATASETS: Mapping[str, Mapping[str, dict[str, Any]]] = {
     "EuroSAT": {"train": {}},
 }
 """The classes of torchvision.datasets that are known by name, and the arguments of each part."""
+SHORT_NAMES = {"CIFAR10": "cifar10", "CIFAR100": "cifar100"}
+"""Names of their own for two of them."""
+TORCHVISION = "torchvision:"
+"""What may stand before a name."""
+
+
+def torchvision_name(source: str) -> str | None:
+    """The data set of torchvision that a source means by its name; None for other sources."""
+    name = source.removeprefix(TORCHVISION)
+    if name in DATASETS and (name != source or not Path(source).exists()):
+        return name
+    return next((name for name, short in SHORT_NAMES.items() if short == source), None)
 
 
 def read_torchvision(
@@ -281,7 +289,7 @@ def _pixels(image: Any) -> Pixels:
         return np.asarray(to_rgb(image))
     if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3:
         if image.shape[0] in (1, 3):
-            return _rgb(image.permute(1, 2, 0).numpy())
+            return image.permute(1, 2, 0).numpy()
         raise ValueError(f"a tensor should be (1 or 3, H, W), got {tuple(image.shape)}")
     without = "; leave out the transform" if isinstance(image, Tensor) else ""
     raise TypeError(f"expected a PIL image or a uint8 tensor (C, H, W){without}")

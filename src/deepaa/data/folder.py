@@ -57,7 +57,7 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     part, naming = _part(root, split)
     walk = _Walk(root, outside_links)
     folders = walk.class_folders(part)
-    names = folders if naming == part else _Walk(root, outside_links=True).class_folders(naming)
+    names = folders if naming == part else _folders(naming)
     files = {name: list(walk.images(part / name)) for name in folders}
     walk.refuse_escapes()
     if unknown := [name for name in folders if name not in names]:
@@ -66,7 +66,7 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     return ImageTree(
         root,
         tuple(file for found in files.values() for file in found),
-        tuple(names.index(name) for name, found in files.items() for _ in found),
+        tuple(i for name, found in files.items() for i in [names.index(name)] * len(found)),
         tuple(names),
         dict(+walk.ignored),
     )
@@ -86,15 +86,11 @@ def _check_classes(
         found = f"{stray} images but no class folders" if stray else "no class folders"
         raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
     if set(names) <= set(PARTS):
-        raise ValueError(
-            f"{place}: {listed(names)} hold images directly; "
-            "put the images of each class into a folder of its own inside them"
-        )
+        advice = "put the images of each class into a folder of its own inside them"
+        raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")
     if empty:
-        raise ValueError(
-            f"{place}: no images for {len(empty)} of {len(names)} classes: {listed(empty)}; "
-            f"looked for {' '.join(SUFFIXES)}"
-        )
+        missing = f"no images for {len(empty)} of {len(names)} classes: {listed(empty)}"
+        raise ValueError(f"{place}: {missing}; looked for {' '.join(SUFFIXES)}")
     if len(names) == 1:
         raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
 
@@ -109,11 +105,9 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
         raise NoTestPartError(f"{place}: has no test part; a folder of classes is for training")
     others = [name for name in _folders(root) if name not in PARTS]
     if beside := [name for name in others if _holds_image(root / name)]:
-        raise ValueError(
-            f"{place}: {listed(parts)} hold folders as the parts of a data set do, but "
-            f"{listed(beside)} beside them hold images; give a folder that has either parts or "
-            "classes"
-        )
+        both = f"{listed(parts)} hold folders as the parts of a data set do, but {listed(beside)}"
+        advice = "give a folder that has either parts or classes"
+        raise ValueError(f"{place}: {both} beside them hold images; {advice}")
     unlabelled = [name for name in PARTS if name not in parts and _holds_image(root / name)]
     wanted = TEST_PARTS if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
@@ -130,10 +124,7 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
 
 def _folders(folder: Path) -> list[str]:
     """Names of the visible folders in a folder, sorted; empty where there is none."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if _is_folder(e) and not e.name.startswith("."))
+    return _Walk(folder, outside_links=True).class_folders(folder) if folder.is_dir() else []
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -158,8 +149,7 @@ class _Walk:
 
     def __init__(self, root: Path, outside_links: bool) -> None:
         self.ignored: Counter[str] = Counter()
-        self._root = os.path.realpath(root)
-        self._outside_links = outside_links
+        self._root, self._outside_links = os.path.realpath(root), outside_links
         self._escapes: list[str] = []
 
     def class_folders(self, part: Path) -> list[str]:
@@ -178,13 +168,8 @@ class _Walk:
         return names
 
     def images(self, folder: Path, seen: set[str] | None = None) -> Iterator[Path]:
-        """Image files at any depth, sorted by the parts of their path.
-
-        Args:
-            seen: Real paths of folders not to enter. The first ones are the folders above: a link
-                to those would bring in the images of other classes.
-        """
-        if seen is None:
+        """Image files at any depth but not in folders `seen`, sorted by the parts of their path."""
+        if seen is None:  # links to the folders above would bring in the images of other classes
             seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
         for entry in self._entries(folder):
             if not _is_folder(entry):

@@ -34,16 +34,11 @@ class Reason(StrEnum):
     """Why a file gives no image."""
 
     EMPTY = "empty"
-    NOT_AN_IMAGE = "not-an-image"
-    """No format Pillow knows, such as a web page saved as .jpg."""
-    DAMAGED = "damaged"
-    """Cut off, or its pixels do not decode."""
-    TOO_MANY_PIXELS = "too-many-pixels"
-    """Refused before decoding."""
-    NO_PIXEL_RANGE = "no-pixel-range"
-    """Floats or 32-bit integers: nothing says which value is white."""
-    UNREADABLE = "unreadable"
-    """The system does not let us read it: permission, a broken link, not a regular file."""
+    NOT_AN_IMAGE = "not-an-image"  # no format that Pillow knows, such as a web page saved as .jpg
+    DAMAGED = "damaged"  # cut off, or its pixels do not decode
+    TOO_MANY_PIXELS = "too-many-pixels"  # refused before decoding
+    NO_PIXEL_RANGE = "no-pixel-range"  # floats or 32-bit integers: nothing says what is white
+    UNREADABLE = "unreadable"  # permission, a broken link, not a regular file
 
 
 class BadFile(NamedTuple):
@@ -84,13 +79,10 @@ class Reading:
     @classmethod
     def parse(cls, choices: Sequence[str]) -> Reading:
         """What `--read` says: NAME=VALUE each, the last one of a name holds."""
-        found = DEFAULT_READING
-        for choice in choices:
-            try:
-                found = apply_changes(found, parse_changes([choice], cls))
-            except ValueError as error:
-                raise ValueError(f"--read {choice}: {error}") from error
-        return found
+        try:
+            return apply_changes(cls(), parse_changes(choices, cls))
+        except ValueError as error:
+            raise ValueError(f"--read {' '.join(choices)}: {error}") from error
 
 
 DEFAULT_READING = Reading()
@@ -189,9 +181,8 @@ def to_rgb(image: PilImage, alpha_colour: Colour = WHITE) -> PilImage:
         return Image.fromarray(narrow).convert("RGB")
     if image.mode in ("I", "F"):
         kind = "32-bit integer" if image.mode == "I" else "floating point"
-        raise NoPixelRangeError(
-            f"{kind} pixels have no fixed range; save the image with 8 or 16 bits"
-        )
+        advice = "save the image with 8 or 16 bits"
+        raise NoPixelRangeError(f"{kind} pixels have no fixed range; {advice}")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, (*alpha_colour, 255))

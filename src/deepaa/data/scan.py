@@ -95,9 +95,9 @@ class ScanReport(NamedTuple):
 class BadImagesError(ValueError):
     """Files that should be images are not; `report` names them all."""
 
-    def __init__(self, message: str, report: ScanReport) -> None:
-        """`message` is what a person reads."""
-        super().__init__(message)
+    def __init__(self, report: ScanReport, advice: str = "") -> None:
+        """`advice` says what to do about them."""
+        super().__init__(f"{report.place}: {report.bad_summary()}{advice}")
         self.report = report
 
 
@@ -107,12 +107,7 @@ def read_images(
     reading: Reading = DEFAULT_READING,
     on_bad_image: OnBadImage = "stop",
 ) -> tuple[Pixels, tuple[int, ...], ScanReport]:
-    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their labels, and a report.
-
-    Args:
-        on_bad_image: "stop" raises BadImagesError once all files were decoded; "skip" leaves the
-            bad ones out unless they are more than 1 % of all, or all of a class.
-    """
+    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their labels, and a report."""
     stack = ImageStack(len(tree.files), size, shown(tree.root))
     report = scan_images(tree, reading, stack)
     labels = _good_files(tree, report, on_bad_image).labels
@@ -122,11 +117,7 @@ def read_images(
 def scan_images(
     tree: ImageTree, reading: Reading = DEFAULT_READING, stack: ImageStack | None = None
 ) -> ScanReport:
-    """Which files are bad: each one is decoded to its end, and nothing is raised.
-
-    Args:
-        stack: Takes the images of the good files.
-    """
+    """Which files are bad: each one is decoded to its end; `stack` takes the good images."""
 
     def decode(i: int) -> BadFile | tuple[Pixels | None, bool]:
         result = read_image(tree.files[i], reading)
@@ -149,21 +140,20 @@ def scan_images(
 
 def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -> ImageTree:
     """The files without the bad ones; BadImagesError where those may not be left out."""
-    if not report.bad:
-        return tree
     kept = _without_bad(tree, report)
     lost = sorted(set(tree.labels) - set(kept.labels))
-    if on_bad_image == "stop":
+    if report.bad and on_bad_image == "stop":
         advice = "Repair or remove them, or leave them out with --on-bad-image skip"
-        end = f"{advice} (on_bad_image='skip' in Python)"
-    elif len(report.bad) > LIMIT_BAD * report.files:
-        end = f"More than {LIMIT_BAD:.4g} of all is too many to skip"
-    elif lost:
+        raise BadImagesError(report, f". {advice} (on_bad_image='skip' in Python)")
+    if len(report.bad) > LIMIT_BAD * report.files:
+        raise BadImagesError(report, f". More than {LIMIT_BAD:.4g} of all is too many to skip")
+    if lost:
         names = ", ".join(shown(tree.class_names[label]) for label in lost)
-        end = f"Without them no images are left of {names}"
-    else:
-        return kept
-    raise BadImagesError(f"{report.place}: {report.bad_summary()}. {end}", report)
+        raise BadImagesError(report, f". Without them no images are left of {names}")
+    if distributed.is_main():
+        for line in report.lines():
+            _log.warning("%s: %s", report.place, line)
+    return kept
 
 
 def _without_bad(tree: ImageTree, report: ScanReport) -> ImageTree:
@@ -198,11 +188,7 @@ def check_files(
         if on_bad_image == "skip":
             raise ValueError("on_bad_image='skip' needs a scan, to know which files to skip")
         return tree, None
-    kept = _good_files(tree, report, on_bad_image)
-    if distributed.is_main():
-        for line in report.lines():
-            _log.warning("%s: %s", report.place, line)
-    return kept, report
+    return _good_files(tree, report, on_bad_image), report
 
 
 def file_fingerprint(root: Path, names: Iterable[bytes], labels: Iterable[int]) -> str:

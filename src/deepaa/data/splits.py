@@ -47,10 +47,8 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> Sizes:
 
     What pretrain and validation leave goes to search: 50,000 images give 4,000, 35,000 and 10,000,
     and the 4,000 embedded ones 2,000, 1,000 and 1,000. Every part has room for every class, and a
-    network that is to tell more than 20 classes apart gets more than 4,000 images.
-
-    Args:
-        pretrains: Whether a network is trained; if not, pretrain is empty.
+    network that is to tell more than 20 classes apart gets more than 4,000 images. Without
+    `pretrains` no network is trained, and pretrain is empty.
     """
     parts = 3 if pretrains else 2
     if n < parts:
@@ -124,11 +122,7 @@ def stratified_splits(
 
 
 def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "labels") -> int:
-    """The number of classes; raises ValueError with the offending entries if one is outside 0..C-1.
-
-    Args:
-        num_classes: C; None means one more than the largest label.
-    """
+    """The number of classes C; raises ValueError with the offending entries outside of 0..C-1."""
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
         kind = f"{labels.dtype} {tuple(labels.shape)}"
         raise ValueError(f"{shown(place)}: expected integers of shape (N,), got {kind}")
@@ -208,11 +202,7 @@ def batch_sizes(count: int, batch: int, copies: int = 1, world_size: int = 1) ->
     """The sizes of an epoch's batches: whole ones, and a last one of at least half a batch.
 
     Batch norm over a few images would only add noise; fewer images than a batch are one batch.
-
-    Args:
-        count: Images of an epoch.
-        copies: Rows of a batch for each of its images.
-        world_size: Processes that share every batch; ValueError if one would get no row.
+    Raises ValueError where one of the `world_size` processes that share a batch would get no row.
     """
     whole, rest = divmod(count, batch)
     sizes = [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
@@ -227,20 +217,11 @@ def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator)[: sum(batch_sizes(count, batch))]
 
 
-def rank_and_world_size(shared: bool) -> tuple[int, int]:
-    """This process's rank among those that share every batch, and their number; alone 0 and 1."""
-    return (distributed.rank(), distributed.world_size()) if shared else (0, 1)
-
-
 def batch_rows(images: Tensor, copies: int, rank: int = 0, world: int = 1) -> Tensor:
     """Index and copy of each row as one number; all images of a copy, then those of the next.
 
-    Processes take neighbouring rows, so as many processes as copies see every image once each.
-
-    Args:
-        images: Indices of the images of a batch.
-        rank: The process whose share it is.
-        world: Processes in all.
+    Process `rank` of `world` takes neighbouring rows, so as many processes as copies see every one
+    of the `images`, which are indices, once each.
     """
     numbers = torch.arange(copies).repeat_interleave(len(images))
     rows = images.repeat(copies) + (numbers << COPY_SHIFT)

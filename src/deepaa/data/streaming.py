@@ -333,7 +333,7 @@ class StreamedImages:
     def _bad(self, file: BadFile) -> BadImagesError:
         bad = file._replace(path=file.path.relative_to(self._files.root))
         report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
-        return BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+        return BadImagesError(report)
 
 
 def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Tensor | BadFile]:

@@ -13,14 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from deepaa.data import (
-    INDEX,
-    StreamedImages,
-    batch_rows,
-    batch_sizes,
-    epoch_order,
-    rank_and_world_size,
-)
+from deepaa import distributed
+from deepaa.data import INDEX, StreamedImages, batch_rows, batch_sizes, epoch_order
 from deepaa.ops import apply_batch, sample_keys
 from deepaa.policy import Policy
 from deepaa.train.config import TrainConfig
@@ -79,7 +73,7 @@ class ImageBatches:
         self.images, self.labels = images.to(place), labels.to(place)
         self.image_shape = tuple(images.shape[1:])
         self.policy, self.config, self.workers = policy, config, workers
-        self.rank, self.world = rank_and_world_size(shared)
+        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
         self.shared = self.world > 1
         self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
@@ -161,7 +155,7 @@ class StreamedBatches:
         self.images, self.config = images, config
         self.device, self.labels = images.device, images.labels
         self.image_shape: tuple[int, ...] = (3, images.size, images.size)
-        self.rank, self.world = rank_and_world_size(shared)
+        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
         self.shared = self.world > 1
         self.policy = device_part(policy, images.crop)
         """What the device does."""

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import StreamedImages, TrainTest, absolute_root, load_train_and_test
+from deepaa.data import StreamedImages, TrainTest, absolute_root
 from deepaa.distributed import run_on_main
 from deepaa.models import SMALL_SIDE, default_model
 from deepaa.ops import import_operations
@@ -329,8 +329,8 @@ def _in_memory(request: TrainRequest, download: bool, workers: int) -> ImagesInM
 
     def load() -> TrainTest:
         try:
-            return load_train_and_test(
-                request.data, test=request.test, holdout=request.holdout, download=download
+            return request.data.load_train_and_test(
+                test=request.test, holdout=request.holdout, download=download
             )
         except MemoryError as error:
             raise MemoryError(f"{error}; or read them from disk with --stream") from error

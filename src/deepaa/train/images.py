@@ -45,7 +45,7 @@ class ImagesInMemory:
     """Images in memory, augmented on the device or in worker processes."""
 
     def __init__(self, data: TrainTest, *, workers: int = 0) -> None:
-        """See `load_train_and_test`, and `ImageBatches` for the workers."""
+        """See `DataSpec.load_train_and_test`, and `ImageBatches` for the workers."""
         self.data, self.workers = data, workers
         self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
