@@ -148,7 +148,7 @@ def test_unreadable_files_are_named_in_one_error(tmp_path):
         (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "page.jpg").write_text("<!doctype html><title>404</title>")
-    with pytest.raises(ValueError, match="cannot read 4 files") as caught:
+    with pytest.raises(ValueError, match="4 of 5 files are bad") as caught:
         load_images(tmp_path, 8)
     message = str(caught.value)
     assert "\n" not in message
@@ -162,7 +162,7 @@ def test_unreadable_files_are_named_in_one_error(tmp_path):
 def test_many_unreadable_files_are_counted(tmp_path):
     for i in range(14):
         (tmp_path / f"{i}.png").write_bytes(b"?")
-    with pytest.raises(ValueError, match=r"cannot read 14 files: .*; and 4 more"):
+    with pytest.raises(ValueError, match=r"14 of 14 files are bad .*; and 4 more"):
         load_images(tmp_path, 20)
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -248,14 +248,13 @@ def load_images(
     """
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
-    found: Sequence[Pixels] | Pixels
-    if source is None:
+    path = None if source is None else Path(source)
+    if path is None:
         found = load_embedded().train_images[:limit].permute(0, 2, 3, 1).numpy()
-    elif Path(source).suffix.lower() == ".npz" and Path(source).is_file():
-        found = _some_of_npz(Path(source), limit)
-    else:
-        found = _some_files(Path(source), limit)
-    return torch.from_numpy(stacked(found, size, str(source)))
+        return torch.from_numpy(stacked(found, size, "embedded"))
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return torch.from_numpy(stacked(_some_of_npz(path, limit), size, str(path)))
+    return torch.from_numpy(_some_files(path, limit, size))
 
 
 def _spread(n: int, limit: int) -> list[int]:
@@ -264,24 +263,18 @@ def _spread(n: int, limit: int) -> list[int]:
     return [i * n // count for i in range(count)]
 
 
-def _some_files(source: Path, limit: int) -> list[Pixels]:
+def _some_files(source: Path, limit: int, size: int | None) -> Pixels:
     if not source.exists():
         raise FileNotFoundError(f"{source}: no such file or folder")
-    paths = all_images(source) if source.is_dir() else [source]
+    root, paths = (source, all_images(source)) if source.is_dir() else (source.parent, [source])
     if not paths:
         raise ValueError(f"{source}: no images found; looked for {' '.join(SUFFIXES)}")
-    images, bad = [], []
-    with quiet_pillow():
-        for i in _spread(len(paths), limit):
-            result = read_image(paths[i], DEFAULT_READING)
-            if isinstance(result, BadFile):
-                bad.append(f"{result.path} ({result.detail})")
-            else:
-                images.append(np.asarray(result.image))
-    if bad:
-        files = "1 file" if len(bad) == 1 else f"{len(bad)} files"
-        raise ValueError(f"cannot read {files}: {listed(bad, '; ')}")
-    return images
+    files = tuple(paths[i] for i in _spread(len(paths), limit))
+    stack = ImageStack(len(files), size, str(source))
+    report = scan_images(ImageTree(root, files, (0,) * len(files), (), {}), stack=stack)
+    if report.bad:
+        raise BadImagesError(report)
+    return stack.images()
 
 
 def _some_of_npz(path: Path, limit: int) -> Pixels:
@@ -298,14 +291,11 @@ def _some_of_npz(path: Path, limit: int) -> Pixels:
 
 def in_threads(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
     """`work(i)` for i in 0..n-1, in order; Pillow decodes outside Python's lock."""
-    pool = ThreadPoolExecutor(max_workers=usable_cores(MOST_THREADS))
-    try:
+    with ThreadPoolExecutor(max_workers=usable_cores(MOST_THREADS)) as pool:
         for start in range(0, n, _CHUNK):
             with quiet_pillow():
                 results = list(pool.map(work, range(start, min(n, start + _CHUNK))))
             yield from results
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def usable_cores(most: int) -> int:
