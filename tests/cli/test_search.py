@@ -503,7 +503,7 @@ def test_a_run_keeps_its_parts_whatever_the_defaults_become(
     assert config["source"]["data"]["subset_sizes"] == (
         [60, 20, 30] if source == "pictures" else None
     )
-    for name in ("PRETRAIN", "OF_A_CLASS", "MOST_PRETRAIN", "SEARCH"):
+    for name in ("PRETRAIN", "PRETRAIN_OF_A_CLASS", "MOST_PRETRAIN", "SEARCH"):
         monkeypatch.setattr(splits, name, 15)
     assert command("--resume", "run")[0] == 0
     assert path.read_text() == before
