@@ -27,8 +27,7 @@ from safetensors.torch import save_file
 import deepaa
 from deepaa import CIFAR, find_policy, load_policy
 from deepaa.cli import app as cli
-from deepaa.data import image_stack as stack
-from deepaa.data import splits
+from deepaa.data import arrays, splits
 from deepaa.data.folder import list_images
 from deepaa.data.load import load_dataset
 from deepaa.data.splits import SearchSubset
@@ -480,7 +479,7 @@ def test_a_run_that_did_nothing_leaves_no_parts_behind(
 def test_fewer_images_of_a_folder_need_less_memory(
     command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack, "available_memory", lambda: 120 * 3 * 16 * 16)
+    monkeypatch.setattr(arrays, "available_memory", lambda: 120 * 3 * 16 * 16)
     code, _, err = command(*TINY, "--data", "pictures", "--dry-run")
     assert code == 2
     assert "fewer images, as three numbers for --splits" in err
@@ -504,7 +503,7 @@ def test_a_run_keeps_its_parts_whatever_the_defaults_become(
     assert config["source"]["data"]["subset_sizes"] == (
         [60, 20, 30] if source == "pictures" else None
     )
-    for name in ("PRETRAIN", "OF_A_CLASS", "MOST_PRETRAIN", "SEARCH"):
+    for name in ("PRETRAIN", "PRETRAIN_OF_A_CLASS", "MOST_PRETRAIN", "SEARCH"):
         monkeypatch.setattr(splits, name, 15)
     assert command("--resume", "run")[0] == 0
     assert path.read_text() == before

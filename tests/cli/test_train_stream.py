@@ -14,7 +14,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
-from deepaa.data import scan
+from deepaa.data import StreamedImages, scan
+from deepaa.data.folder import list_images
+from deepaa.models import build_model
+from deepaa.runs import read_history
+from deepaa.train.evaluation import evaluate_streamed
 from deepaa.train.results import read_results
 
 SIZE = 72
@@ -206,3 +210,35 @@ def test_how_files_are_read_is_a_choice(command: Any, way: str) -> None:
     assert (reading["max_pixels"], reading["apply_exif"]) == (99999, False)
     code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
     assert code == 0, err
+
+
+@pytest.mark.slow
+def test_photos_train_a_network_from_decoding_to_results(shared, tmp_path, monkeypatch, capfd):
+    """`deepaa train` on real photos: scan, workers, policy, epochs, test, results, resume."""
+    folder = shared / "data" / "clothing"
+    if not folder.is_dir():
+        pytest.skip("no clothing photos beside the repository")
+    files = {part: len(list_images(folder, part).files) for part in ("train", "test")}
+    run = tmp_path / "run"
+    command = ["train", "--data", folder, "--stream", "--size", 72, "--workers", 2]
+    command += ["--policy", "trivialaugment-wide", "--model", "small", "--epochs", 2]
+    command += ["--batch", 32, "--lr", 0.05, "--warmup", 1, "--device", "cpu", "--out", run]
+    assert cli.run([str(word) for word in command]) == 0, capfd.readouterr().err
+    (result,), content = read_results(run)
+    images = content["images"]
+    assert (images["train_images"], images["test_images"]) == (files["train"], files["test"])
+    assert (images["classes"], images["crop"], images["shape"]) == (10, "random", [3, 72, 72])
+    epochs = [record for record in read_history(run) if record["kind"] == "epoch"]
+    assert [record["epoch"] for record in epochs] == [0, 1]
+    assert all(record["images"] >= files["train"] - 16 for record in epochs)
+    assert epochs[1]["loss"] < epochs[0]["loss"] < 2.6  # ln 10 is 2.3
+    # the weights that were saved give the result that was written
+    model = build_model("small", 10)
+    model.load_state_dict(load_file(run / "weights-0.safetensors"))
+    test = StreamedImages(folder, 72, train=False, workers=0, scan=False)
+    found = evaluate_streamed(model, test)
+    assert (found.count, found.accuracy) == (files["test"], pytest.approx(result.accuracy))
+    assert found.loss == pytest.approx(result.loss, rel=1e-5)
+    # and the photos are known: nothing is decoded to look for bad ones
+    monkeypatch.setattr(scan, "read_image", None)
+    assert cli.run(["train", "--resume", str(run)]) == 0, capfd.readouterr().err

@@ -85,32 +85,34 @@ def test_split_picks_the_part_and_train_names_the_classes(parted):
 def test_validation_serves_as_test(parted, name):
     (parted / "test").rename(parted / name)
     assert len(list_images(parted, "test").files) == 2
-    others = [other for other in ("test", "val", "valid", "validation") if other != name]
-    with pytest.raises(ValueError, match=f"no part '{others[-1]}'; it has train, {name}"):
-        list_images(parted, others[-1])
+    (parted / name).rename(parted / "other")
+    with pytest.raises(ValueError, match=r"train hold folders .* but other beside them"):
+        list_images(parted, "test")
 
 
-def test_a_test_part_without_labels_is_left_alone(parted):
+def test_a_test_part_without_labels_is_left_alone(parted, caplog):
     (parted / "test").rename(parted / "val")
     touch(parted / "test" / "1.png")
     assert len(list_images(parted).files) == 3
     tree = list_images(parted, "test")
     assert found(tree) == [("val/dog/1.png", "dog"), ("val/owl/1.png", "owl")]
-    assert tree.notes == (
-        "test holds images but no class folders, so it is left alone; the test images are those "
-        "of val",
-    )
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{parted}: test holds images but no class folders, so it is left alone; the test images "
+        "are those of val"
+    ]
+    caplog.clear()
     touch(parted / "test" / "cat" / "1.png")
-    tree = list_images(parted, "test")
-    assert (found(tree), tree.notes) == ([("test/cat/1.png", "cat")], ())
+    assert found(list_images(parted, "test")) == [("test/cat/1.png", "cat")]
+    assert not caplog.records
 
 
-def test_without_labels_there_is_no_test_part(parted):
+def test_without_labels_there_is_no_test_part(parted, caplog):
     (parted / "test").rename(parted / "elsewhere")
     touch(parted / "val" / "1.png")
     (parted / "elsewhere").rename(parted / ".elsewhere")
-    assert list_images(parted).notes == ()
-    with pytest.raises(ValueError, match="no part 'test'; it has train; no class folders in val"):
+    list_images(parted)
+    assert not caplog.records
+    with pytest.raises(ValueError, match="no test part; it has train; no class folders in val"):
         list_images(parted, "test")
 
 
@@ -123,8 +125,7 @@ def test_a_class_that_train_lacks(parted):
 def test_a_class_may_be_called_train(tmp_path):
     for name in ("train", "ship", "car"):
         touch(tmp_path / name / "1.png")
-    tree = list_images(tmp_path)
-    assert (tree.class_names, tree.notes) == (("car", "ship", "train"), ())
+    assert list_images(tmp_path).class_names == ("car", "ship", "train")
 
 
 def test_parts_or_classes_but_not_both(parted):
@@ -136,14 +137,8 @@ def test_parts_or_classes_but_not_both(parted):
         list_images(parted)
 
 
-@pytest.mark.parametrize("split", ["", "..", "a/b", "extra"])
-def test_other_splits_are_refused(parted, split):
-    with pytest.raises(ValueError, match="split should be one of train, test, val, "):
-        list_images(parted, split)
-
-
 def test_without_parts_all_is_train(pets):
-    with pytest.raises(ValueError, match="no part 'test'"):
+    with pytest.raises(ValueError, match="no test part"):
         list_images(pets, "test")
 
 
@@ -220,7 +215,7 @@ def test_links_that_lead_out_are_refused(pets, tmp_path_factory):
 def test_a_part_that_is_a_link_out(pets, tmp_path_factory):
     holder = tmp_path_factory.mktemp("holder")
     (holder / "train").symlink_to(pets)
-    with pytest.raises(ValueError, match="2 links lead out"):
+    with pytest.raises(ValueError, match=f"1 links lead out of the folder: {holder}/train;"):
         list_images(holder)
     assert len(list_images(holder, outside_links=True).files) == 4
     given = tmp_path_factory.mktemp("given") / "link"

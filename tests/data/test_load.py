@@ -1,23 +1,41 @@
-"""Labelled data sets of every kind of source, in one form."""
+"""Labelled data sets of every kind of source, their specifications, and images to test on."""
 
+from __future__ import annotations
+
+import dataclasses
 import hashlib
 import inspect
+import json
 import logging
 import pickle
+import re
 import struct
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from blobs import blobs
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import datasets
 
+from deepaa.data import scan
+from deepaa.data.arrays import DATASETS
 from deepaa.data.embedded import load_embedded
-from deepaa.data.load import fingerprint, load_dataset, read_dataset
-from deepaa.data.scan_report import BadImagesError
+from deepaa.data.image_file import Reading
+from deepaa.data.load import (
+    DataSpec,
+    TrainTest,
+    absent_classes,
+    as_images,
+    fingerprint,
+    held_out,
+    load_dataset,
+)
+from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import SearchSubset, stratified_splits
-from deepaa.data.torchvision import DATASETS
 
 
 def noise(*shape):
@@ -46,7 +64,7 @@ def test_embedded(source):
     assert test.labels.equal(load_embedded().test_labels)
     assert train.name == "embedded"
     assert train.report is None
-    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+    with pytest.raises(ValueError, match="split should be 'train' or 'test', got 'val'"):
         load_dataset(source, split="val")
 
 
@@ -157,7 +175,7 @@ def test_a_torchvision_name(fashion, source):
     assert np.array_equal(data.images[:, 1].numpy(), noise(20, 28, 28))  # grey, repeated
     assert data.images[:, 0].equal(data.images[:, 2])
     check(load_dataset(source, root=fashion, split="test", size=32), 10, (32, 32), 10)
-    with pytest.raises(ValueError, match="'train' and 'test', got 'val'"):
+    with pytest.raises(ValueError, match="split should be 'train' or 'test', got 'val'"):
         load_dataset(source, root=fashion, split="val")
 
 
@@ -180,11 +198,11 @@ def test_images_of_different_sizes_and_kinds():
         (Image.fromarray(noise(10, 30)), np.int64(1)),
         (torch.from_numpy(noise(1, 300, 300)), torch.tensor(1)),
     ]
-    data = read_dataset(Items(items, [("tench", "Tinca"), ("dog",)]))
+    data = as_images(Items(items, [("tench", "Tinca"), ("dog",)]))
     check(data, 3, (224, 224), 2)
     assert data.class_names == ("tench", "dog")
     assert data.labels.tolist() == [0, 1, 1]
-    check(read_dataset(Items(items[:2] * 2)), 4, (224, 224), 2)
+    check(as_images(Items(items[:2] * 2)), 4, (224, 224), 2)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +212,7 @@ def test_images_of_different_sizes_and_kinds():
         ((Image.new("RGB", (4, 4)), 1.5), r"Items\[1\] .*float 1\.5"),
         ((torch.zeros(3, 4, 4), 1), r"Items\[1\] .*uint8 tensor"),
         ((torch.zeros(4, 4, 4, dtype=torch.uint8), 1), r"Items\[1\] .*\(4, 4, 4\)"),
-        (Image.new("RGB", (4, 4)), r"Items\[1\] is not an image with a label"),
+        (Image.new("RGB", (4, 4)), r"Items\[1\] cannot be read as an image and a label"),
         ((Image.new("RGB", (4, 4)), -3), r"\[1\] = -3"),
         ((Image.new("RGB", (4, 4)), 0), "only one class"),
         ((Image.new("RGB", (4, 4)), 2), "1 of 3 classes have no image: 1; labels should"),
@@ -202,7 +220,7 @@ def test_images_of_different_sizes_and_kinds():
 )
 def test_samples_that_are_not_labelled_images(item, message):
     with pytest.raises(ValueError, match=message):
-        read_dataset(Items([(Image.new("RGB", (4, 4)), 0), item]))
+        as_images(Items([(Image.new("RGB", (4, 4)), 0), item]))
 
 
 @pytest.mark.parametrize("name", DATASETS)
@@ -213,8 +231,9 @@ def test_torchvision_takes_the_arguments_of_the_table(name):
         if "split" in arguments:
             source = inspect.getsource(getattr(datasets, name))
             assert f'"{arguments["split"]}"' in source, split
-    with pytest.raises(ValueError, match=f"{name} has the splits 'train'.*, got 'best'"):
-        load_dataset(name, split="best")
+    if "test" not in DATASETS[name]:
+        with pytest.raises(ValueError, match=f"{name}: has no test part"):
+            load_dataset(name, split="test")
 
 
 @pytest.mark.parametrize(
@@ -281,7 +300,7 @@ X = noise(4, 5, 6, 3)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": X}, r"no x_train and y_train or .* for split 'train'; it has \['x'\]"),
+        ({"x": X}, r"has no train part: no x_train and y_train or .*; it has \['x'\]"),
         ({"x": X, "y": np.arange(3)}, "x has 4 images, but y has 3 labels"),
         ({"x": X, "y": np.arange(4.0)}, "y holds float64"),
         ({"x": X, "y": np.eye(4, dtype=int)}, r"y holds int64 of shape \(4, 4\)"),
@@ -294,7 +313,10 @@ X = noise(4, 5, 6, 3)
             {"x": X, "y": np.arange(4), "class_names": np.array(["a", "b"])},
             r"y: should be in 0\.\.1, but \[2\] = 2, \[3\] = 3",
         ),
-        ({"x": X, "y": np.array([2**63, 0, 0, 0], np.uint64)}, "not the number of a class"),
+        (
+            {"x": X, "y": np.array([2**63, 0, 0, 0], np.uint64)},
+            r"y: should be in 0\.\.0, but \[0\]",
+        ),
     ],
 )
 def test_npz_that_are_wrong(tmp_path, arrays, message):
@@ -305,7 +327,7 @@ def test_npz_that_are_wrong(tmp_path, arrays, message):
 
 def test_npz_splits_are_checked(tmp_path):
     np.savez(tmp_path / "a.npz", x=X, y=np.arange(4))
-    with pytest.raises(ValueError, match=r"a\.npz: no x_test and y_test .* split 'test'"):
+    with pytest.raises(ValueError, match=r"a\.npz: has no test part: no x_test and y_test "):
         load_dataset(tmp_path / "a.npz", split="test")
     with pytest.raises(ValueError, match="'train' or 'test', got 'val'"):
         load_dataset(tmp_path / "a.npz", split="val")
@@ -330,7 +352,7 @@ def save(path, pixels):
     Image.fromarray(pixels).save(path)
 
 
-def test_a_folder(tmp_path, caplog):
+def test_a_folder(tmp_path, caplog, monkeypatch):
     root = tmp_path / "pets"
     for i, name in enumerate(("cat", "dog")):
         for j in range(3):
@@ -345,15 +367,16 @@ def test_a_folder(tmp_path, caplog):
     (root / "cat" / "0.png").write_bytes(b"")
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad \(1 empty\): cat/0.png"):
         load_dataset(root)
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)
     with caplog.at_level(logging.WARNING):
-        left = load_dataset(root, on_bad_image="skip", limit_bad=0.5)
+        left = load_dataset(root, on_bad_image="skip")
     check(left, 5, (5, 9), 2)
     assert "cat/0.png (empty file)" in caplog.text
     with pytest.raises(BadImagesError, match="too-many-pixels"):
-        load_dataset(root, max_pixels=44)
+        load_dataset(root, reading=Reading(max_pixels=44))
 
 
-def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
+def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeypatch):
     for name in ("cat", "dog"):
         for j in range(50):
             save(tmp_path / name / f"{j:02}.png", np.full((4, 4, 3), j, np.uint8))
@@ -374,9 +397,10 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog):
         load_dataset(tmp_path, subset=subset)
     with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
         load_dataset(tmp_path)
-    left = load_dataset(tmp_path, subset=subset, on_bad_image="skip", limit_bad=0.1)
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.1)
+    left = load_dataset(tmp_path, subset=subset, on_bad_image="skip")
     assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)] == [8, 8, 4]
-    every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip", limit_bad=0.1)
+    every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip")
     assert every.subset_sizes is None
     assert len(every.images) == 98
 
@@ -410,3 +434,307 @@ def test_real_cifar10(shared):
     data = load_dataset("cifar10", root=shared / "data", split="test")
     check(data, 10_000, (32, 32), 10)
     assert data.labels.bincount().tolist() == [1000] * 10
+
+
+# Specifications
+
+
+def folder_of_images(folder: Path) -> Path:
+    """Two classes with three transparent images each."""
+    for name in ("train/cat", "train/dog", "test/cat", "test/dog"):
+        (folder / name).mkdir(parents=True)
+        for i in range(3):
+            pixels = np.full((6, 8, 4), 10 * i, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+def test_paths_become_absolute_and_names_stay(tmp_path, monkeypatch):
+    monkeypatch.chdir(folder_of_images(tmp_path))
+    assert DataSpec.from_options("train") == DataSpec(data=str(tmp_path / "train"))
+    (tmp_path / "cifar10").mkdir()
+    assert DataSpec.from_options("./cifar10").data == str(tmp_path / "cifar10")
+    assert DataSpec.from_options("embedded", root="x") == DataSpec(data="embedded")
+    assert DataSpec.from_options() == DataSpec()
+    named = DataSpec.from_options("cifar10")
+    assert (named.data, named.root) == ("cifar10", str(tmp_path / "data"))
+    assert DataSpec.from_options("cifar10", root="sets").root == str(tmp_path / "sets")
+
+
+def test_a_spec_loads_what_its_fields_say(tmp_path):
+    folder = folder_of_images(tmp_path)
+    black = ["alpha_colour=0,0,0"]
+    spec = DataSpec.from_options(folder, size=4, read=black)
+    found = spec.load()
+    expected = load_dataset(folder, size=4, reading=Reading(alpha_colour=(0, 0, 0)))
+    assert found.fingerprint == expected.fingerprint
+    assert found.images.shape == (6, 3, 4, 4)
+    white = dataclasses.replace(spec, reading=Reading())
+    assert white.load().fingerprint != found.fingerprint
+    test = spec.load_test()
+    both = spec.load_train_and_test()
+    assert test is not None
+    assert both.test.fingerprint == test.fingerprint
+    assert both.train.fingerprint == found.fingerprint
+    assert len(spec.load_train_and_test(holdout=0.5).test.labels) == 3
+    moved = folder.rename(tmp_path.parent / f"{tmp_path.name}-moved")
+    assert dataclasses.replace(spec, data=str(moved)).load().fingerprint == found.fingerprint
+
+
+def test_json_gives_the_spec_back():
+    spec = DataSpec(
+        "cifar10", 32, "/sets", "skip", True, Reading(1_000, (1, 2, 3), False), (10, 20, 30)
+    )
+    assert DataSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert DataSpec.from_json(DataSpec().to_json()) == DataSpec.from_json({}) == DataSpec()
+    subset = spec.subset(7)
+    assert subset is not None
+    assert (subset.sizes, subset.seed) == ((10, 20, 30), 7)
+    assert DataSpec().subset(7) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ([], "expected an object, got []"),
+        ({"data": 3}, "data should be text or null, got 3"),
+        ({"size": True}, "size should be a whole number or null, got True"),
+        ({"size": 0}, "size should be in 1..4096 pixels, got 0"),
+        ({"outside_links": "no"}, "outside_links should be true or false, got 'no'"),
+        ({"on_bad_image": "go"}, "on_bad_image should be stop or skip, got 'go'"),
+        ({"subset_sizes": [1, 2]}, "subset_sizes should be "),
+        ({"reading": {"alpha_colour": [1, 2]}}, "reading.alpha_colour should be "),
+        ({"reading": {"alpha_colour": [1, 2, 256]}}, "alpha_colour should be three of 0..255"),
+        ({"reading": {"gamma": 1}}, "no setting 'reading.gamma'; there are "),
+        ({"sise": 3}, "no setting 'sise'; there are data, size, root"),
+    ],
+)
+def test_wrong_json_is_one_error_that_names_the_field(entry, said):
+    with pytest.raises(ValueError, match=re.escape(f"runs/a/config.json: {said}")):
+        DataSpec.from_json(entry, "runs/a/config.json")
+
+
+def test_read_choices():
+    assert Reading.parse(["apply_exif=false", "max_pixels=5", "alpha_colour=1,2,3"]) == Reading(
+        5, (1, 2, 3), False
+    )
+    for wrong in ("apply_exif=no", "max_pixels=0", "max_pixels=1,2", "alpha_colour=1,2,256", "x"):
+        with pytest.raises(ValueError, match=f"--read {wrong}: "):
+            Reading.parse([wrong])
+
+
+# Images to test on
+
+
+def train_and_test(
+    source: str | Path | None = None,
+    *,
+    test: str | Path | None = None,
+    holdout: float | None = None,
+    **options: Any,
+) -> TrainTest:
+    spec = DataSpec(None if source is None else str(source), **options)
+    return spec.load_train_and_test(test=test, holdout=holdout)
+
+
+def photos(root: Path, n: int, seed: int, names: str = "abcd", side: int = 16) -> None:
+    images, labels = blobs(n, seed)
+    for i, (image, label) in enumerate(zip(images, labels.tolist(), strict=True)):
+        place = root / names[label]
+        place.mkdir(parents=True, exist_ok=True)
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        picture.resize((side, side)).save(place / f"{i}.png")
+
+
+def test_embedded_images_have_a_test_part():
+    data, stored = train_and_test(), load_embedded()
+    assert torch.equal(data.train.images, stored.train_images)
+    assert torch.equal(data.test.images, stored.test_images)
+    assert torch.equal(data.test.labels, stored.test_labels)
+    assert data.how == "the test part of the data set"
+
+
+@pytest.mark.parametrize("part", ["test", "val"])
+def test_folders_with_parts(tmp_path, part):
+    photos(tmp_path / "train", 40, 1)
+    photos(tmp_path / part, 12, 2)
+    data = train_and_test(tmp_path)
+    assert (len(data.train.labels), len(data.test.labels)) == (40, 12)
+    assert data.train.class_names == data.test.class_names == tuple("abcd")
+
+
+def test_test_images_without_labels_are_left_alone(tmp_path, caplog):
+    """The layout of ImageNet: nobody but its authors can say which class these images have."""
+    photos(tmp_path / "train", 40, 1)
+    photos(tmp_path / "val", 12, 2)
+    (tmp_path / "test").mkdir()
+    Image.new("RGB", (16, 16)).save(tmp_path / "test/1.png")
+    assert len(train_and_test(tmp_path).test.labels) == 12
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: test holds images but no class folders, so it is left alone; the test "
+        "images are those of val"
+    ]
+
+
+def test_a_share_is_held_out_where_test_images_have_no_labels(tmp_path, caplog):
+    photos(tmp_path / "train", 40, 1)
+    (tmp_path / "test").mkdir()
+    with pytest.raises(ValueError, match="no test part; it has train"):  # empty by mistake
+        train_and_test(tmp_path)
+    Image.new("RGB", (16, 16)).save(tmp_path / "test/1.png")
+    assert train_and_test(tmp_path).how == "0.1 of the training images, held out"
+    assert "no test part; it has train; no class folders in test; 0.1 of" in caplog.text
+
+
+def test_arrays_with_parts(tmp_path):
+    images, labels = (part.numpy() for part in blobs(50, 1))
+    parts = {"x_train": images[:40], "y_train": labels[:40]}
+    np.savez(tmp_path / "both.npz", **parts, x_test=images[40:], y_test=labels[40:])
+    data = train_and_test(tmp_path / "both.npz")
+    assert np.array_equal(data.test.images.numpy(), images[40:])
+
+
+@pytest.mark.parametrize("share", [None, 0.1, 0.3])
+def test_a_share_is_held_out_where_there_is_no_test_part(tmp_path, share, caplog):
+    photos(tmp_path, 80, 1)
+    data = train_and_test(tmp_path, holdout=share)
+    count = round(80 * (share or 0.1))
+    assert len(data.test.labels) == count
+    assert len(data.train.labels) == 80 - count
+    assert f"{share or 0.1:g} of the training images, held out" == data.how
+    assert ("no test part" in caplog.text) == (share is None)
+    counts = data.test.labels.bincount(minlength=4)
+    assert int(counts.max() - counts.min()) <= 1
+    # every image is in one part, and the parts are the same each time
+    whole = load_dataset(tmp_path)
+    both = torch.cat([data.train.images, data.test.images]).flatten(1)
+    assert torch.equal(both.unique(dim=0), whole.images.flatten(1).unique(dim=0))
+    again = train_and_test(tmp_path, holdout=share)
+    assert again.test.fingerprint == data.test.fingerprint != data.train.fingerprint
+
+
+def test_an_official_test_part_can_be_left_alone():
+    data = train_and_test(holdout=0.25)
+    assert (len(data.train.labels), len(data.test.labels)) == (3000, 1000)
+    assert not torch.equal(data.test.images, load_embedded().test_images)
+
+
+def absent(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    return [line for line in said if "no test images" in line]
+
+
+def test_classes_without_test_images_are_named(tmp_path, caplog):
+    photos(tmp_path / "tree/train", 40, 1)
+    photos(tmp_path / "tree/val", 12, 2)
+    train_and_test(tmp_path / "tree")
+    assert not absent(caplog)
+    (tmp_path / "tree/val/b").rename(tmp_path / "b")
+    train_and_test(tmp_path / "tree")
+    line = "no test images of 1 of 4 classes: b; the test says nothing about them"
+    assert absent(caplog) == [f"tree: {line}"]
+    train_and_test(tmp_path / "tree/train", test=tmp_path / "tree/val")
+    assert absent(caplog) == [f"train: {line}"]
+
+
+def test_classes_without_test_images_in_arrays_are_named(tmp_path, caplog):
+    images, labels = (part.numpy() for part in blobs(40, 1))
+    np.savez(tmp_path / "train.npz", x=images, y=labels)
+    few = labels < 2
+    np.savez(tmp_path / "test.npz", x=images[few], y=labels[few])
+    train_and_test(tmp_path / "train.npz", test=tmp_path / "test.npz")
+    line = "train: no test images of 2 of 4 classes: 2, 3; the test says nothing about them"
+    assert absent(caplog) == [line]
+    assert "c9 and 2 more;" in (
+        absent_classes([f"c{i}" for i in range(13)], torch.tensor([12])) or ""
+    )
+
+
+def test_test_images_of_another_folder_are_counted_by_class_name(tmp_path):
+    """The other folder lacks class a, so its own numbers are others."""
+    photos(tmp_path / "here", 40, 1)
+    photos(tmp_path / "there", 40, 2)
+    for path in (tmp_path / "there/a").iterdir():
+        path.unlink()
+    (tmp_path / "there/a").rmdir()
+    data = train_and_test(tmp_path / "here", test=tmp_path / "there")
+    assert data.how == "given: there"
+    assert data.test.labels.bincount(minlength=4).tolist() == [0, 10, 10, 10]
+    for label, name in enumerate("abcd"):
+        own = [image for image, at in zip(*data.test[:2], strict=True) if int(at) == label]
+        assert len(own) == len(list((tmp_path / "there" / name).glob("*")))
+
+
+def test_labels_without_names_count_as_those_of_the_training_images(tmp_path, caplog):
+    photos(tmp_path / "train", 40, 1)
+    images, labels = (part.numpy() for part in blobs(12, 2))
+    np.savez(tmp_path / "test.npz", x=images, y=labels)
+    data = train_and_test(tmp_path / "train", test=tmp_path / "test.npz")
+    assert data.test.labels.tolist() == labels.tolist()
+    assert data.test.class_names == data.train.class_names == ("a", "b", "c", "d")
+    assert "test.npz: labels without names count as the training images' do" in caplog.text
+    np.savez(tmp_path / "more.npz", x=images, y=labels + np.arange(12) // 11)  # a fifth class
+    with pytest.raises(ValueError, match=r"more\.npz: 5 classes that the training images do not"):
+        train_and_test(tmp_path / "train", test=tmp_path / "more.npz")
+
+
+@pytest.mark.parametrize("name", ["MNIST", "EuroSAT"])
+def test_missing_data_sets_are_not_taken_for_ones_without_a_test_part(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=f"{name}: not found under"):
+        train_and_test(name, root=tmp_path)
+
+
+def test_a_data_set_without_a_test_part_has_a_share_held_out(tmp_path, caplog):
+    photos(tmp_path / "eurosat" / "2750", 40, 1)  # the official layout
+    found = train_and_test("EuroSAT", root=tmp_path)
+    assert (len(found.train.labels), len(found.test.labels)) == (36, 4)
+    assert found.how == "0.1 of the training images, held out"
+    assert "has no test part" in caplog.text
+
+
+class _Damaged(datasets.VisionDataset):
+    """A data set class as torchvision has them, whose test part is damaged."""
+
+    classes = ("a", "b")
+
+    def __init__(self, root, split, download):
+        super().__init__(root)
+        self.split = split
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        if self.split == "test":
+            raise OSError("truncated")
+        return Image.new("RGB", (8, 8), (index, 0, 0)), index % 2
+
+
+def test_a_damaged_test_part_is_not_taken_for_none(monkeypatch):
+    """Training images would be held out instead, and another figure reported."""
+    monkeypatch.setattr(datasets, "SVHN", _Damaged)
+    with pytest.raises(ValueError, match=r"SVHN\[0\] cannot be read as .*: truncated"):
+        train_and_test("SVHN")
+
+
+def test_bad_input(tmp_path):
+    photos(tmp_path / "train", 40, 1)
+    photos(tmp_path / "other", 40, 2, names="abxy")
+    photos(tmp_path / "large", 40, 2, side=20)
+    with pytest.raises(ValueError, match="2 classes that the training images do not have: x, y"):
+        train_and_test(tmp_path / "train", test=tmp_path / "other")
+    with pytest.raises(ValueError, match="training images are 16 x 16, test images 20 x 20"):
+        train_and_test(tmp_path / "train", test=tmp_path / "large")
+    both = train_and_test(tmp_path / "train", test=tmp_path / "large", size=16)
+    assert both.test.images.shape == (40, 3, 16, 16)
+    for share in (0.0, 1.0, -0.1, 2.0):
+        with pytest.raises(ValueError, match="holdout should be a share between 0 and 1"):
+            train_and_test(tmp_path / "train", holdout=share)
+    with pytest.raises(ValueError, match="not both"):
+        train_and_test(tmp_path / "train", test=tmp_path / "large", holdout=0.1)
+    data = load_dataset(tmp_path / "train")
+    with pytest.raises(ValueError, match="leaves 0 of 40 images, too few to train"):
+        held_out(data, 0.999)
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        train_and_test(tmp_path / "train", test="nowhere")

@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from forks import TORCH, Program, as_ranks, in_forks
 from PIL import Image
 
 from deepaa.data import scan
+from deepaa.data.embedded import load_embedded
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import Reading, Reason
-from deepaa.data.scan import read_images, scan_images
-from deepaa.data.scan_report import BadImagesError, ScanReport
+from deepaa.data.load import load_dataset
+from deepaa.data.scan import BadImagesError, ScanReport, load_images, read_images, scan_images
 from deepaa.data.streaming import StreamedImages
 
 
@@ -92,14 +94,10 @@ def test_a_scan_names_every_bad_file_with_its_reason(good):
         report = scan_images(list_images(good))
     assert {file.path.name: file.reason for file in report.bad} == REASONS
     assert report.files == 16
-    assert report.counts() == {
-        "unreadable": 3,
-        "damaged": 2,
-        "too-many-pixels": 2,
-        "empty": 1,
-        "not-an-image": 1,
-        "no-pixel-range": 1,
-    }
+    summary = report.bad_summary()
+    assert summary.startswith("10 of 16 files are bad (3 unreadable, 2 ")
+    counts = ("2 damaged", "2 too-many-pixels", "1 empty", "1 not-an-image", "1 no-pixel-range")
+    assert all(f", {count}" in summary for count in counts)
     assert limit == Image.MAX_IMAGE_PIXELS
     assert filters == warnings.filters
 
@@ -134,17 +132,18 @@ def test_the_limit_is_the_callers(good):
     assert len(scan_images(list_images(good), Reading(max_pixels=47)).bad) == 6
 
 
-def test_skipping_is_counted_and_limited(good):
+def test_skipping_is_counted_and_limited(good, monkeypatch):
     (good / "cat" / "1.png").write_bytes(b"")
     tree = list_images(good)
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad .*More than 0\.01"):
         read_images(tree, on_bad_image="skip")
-    found = read_images(tree, on_bad_image="skip", limit_bad=0.2)
-    assert found.images.shape == (5, 3, 6, 8)
-    assert found.images[:, 0, 0, 0].tolist() == [0, 20, 0, 10, 20]
-    assert found.labels == [0, 0, 1, 1, 1]
-    assert found.report.bad[0].path.parts == ("cat", "1.png")
-    assert found.report.lines() == ["1 of 6 files is bad (1 empty): cat/1.png (empty file)"]
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.2)
+    images, labels, report = read_images(tree, on_bad_image="skip")
+    assert images.shape == (5, 3, 6, 8)
+    assert images[:, 0, 0, 0].tolist() == [0, 20, 0, 10, 20]
+    assert labels == (0, 0, 1, 1, 1)
+    assert report.bad[0].path.parts == ("cat", "1.png")
+    assert report.lines() == ["1 of 6 files is bad (1 empty): cat/1.png (empty file)"]
 
 
 def test_one_in_a_hundred_may_be_skipped(tmp_path):
@@ -152,28 +151,26 @@ def test_one_in_a_hundred_may_be_skipped(tmp_path):
         save(tmp_path / "ab"[i % 2] / f"{i:03}.png", np.full((4, 4, 3), i, np.uint8))
     for i in (3, 130):
         (tmp_path / "ab"[i % 2] / f"{i:03}.png").write_bytes(b"?")
-    found = read_images(list_images(tmp_path), on_bad_image="skip")
+    images, labels, _ = read_images(list_images(tmp_path), on_bad_image="skip")
     values = [*(i for i in range(0, 200, 2) if i != 130), *(i for i in range(1, 200, 2) if i != 3)]
-    assert found.images[:, 0, 0, 0].tolist() == values
-    assert found.labels == [0] * 99 + [1] * 99
+    assert images[:, 0, 0, 0].tolist() == values
+    assert labels == (0,) * 99 + (1,) * 99
     (tmp_path / "a" / "000.png").write_bytes(b"?")
     with pytest.raises(BadImagesError, match="3 of 200"):
         read_images(list_images(tmp_path), on_bad_image="skip")
 
 
-def test_a_class_may_not_be_skipped_away(good):
+def test_a_class_may_not_be_skipped_away(good, monkeypatch):
     save(good / "eel" / "0.png", noise(6, 8, 3))
     cut(good / "eel" / "0.png", 0.5)
+    monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)
     with pytest.raises(BadImagesError, match="no images are left of eel"):
-        read_images(list_images(good), on_bad_image="skip", limit_bad=0.5)
+        read_images(list_images(good), on_bad_image="skip")
 
 
 def test_settings_are_checked(good):
-    tree = list_images(good)
-    with pytest.raises(ValueError, match="'stop' or 'skip', got 'ignore'"):
-        read_images(tree, on_bad_image="ignore")
-    with pytest.raises(ValueError, match="limit_bad should be"):
-        read_images(tree, limit_bad=1.5)
+    with pytest.raises(ValueError, match="should be stop or skip, got 'ignore'"):
+        load_dataset(good, on_bad_image="ignore")
 
 
 # Modes and EXIF in one folder
@@ -195,11 +192,11 @@ def test_every_mode_has_one_result(tmp_path):
     save(tmp_path / "b" / "0.png", grey)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = read_images(list_images(tmp_path))
-        blue = read_images(list_images(tmp_path), reading=Reading(alpha_colour=(0, 0, 255)))
-    assert found.images[:, 0, 0, 0].tolist() == [100, 100, 255, 100, 255, 255, 255, 255, 100]
-    assert (found.images == found.images[:, :1, :1, :1]).all()
-    assert blue.images[2, :, 0, 0].tolist() == blue.images[4, :, 0, 0].tolist() == [0, 0, 255]
+        found, _, _ = read_images(list_images(tmp_path))
+        blue, _, _ = read_images(list_images(tmp_path), reading=Reading(alpha_colour=(0, 0, 255)))
+    assert found[:, 0, 0, 0].tolist() == [100, 100, 255, 100, 255, 255, 255, 255, 100]
+    assert (found == found[:, :1, :1, :1]).all()
+    assert blue[2, :, 0, 0].tolist() == blue[4, :, 0, 0].tolist() == [0, 0, 255]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -209,8 +206,9 @@ def test_exif_turns_unless_told_not_to(tmp_path, orientation):
     for name in "ab":
         save(tmp_path / name / "0.png", noise(4, 6, 3), exif=exif)
     tree = list_images(tmp_path)
-    assert read_images(tree).images.shape[2:] == ((6, 4) if orientation > 4 else (4, 6))
-    stored = read_images(tree, reading=Reading(apply_exif=False)).images
+    turned, _, _ = read_images(tree)
+    assert turned.shape[2:] == ((6, 4) if orientation > 4 else (4, 6))
+    stored, _, _ = read_images(tree, reading=Reading(apply_exif=False))
     assert np.array_equal(stored[0].transpose(1, 2, 0), noise(4, 6, 3))
 
 
@@ -220,9 +218,108 @@ def test_damaged_exif_is_noted_once(tmp_path):
     for i, exif in enumerate([b"Exif\x00\x00garbage", b"Exif\x00\x00II*\x00\xff\xff\xff\xff", bad]):
         save(tmp_path / "a" / f"{i}.jpg", noise(4, 6, 3), exif=exif)
     save(tmp_path / "b" / "0.jpg", noise(4, 6, 3))
-    report = read_images(list_images(tmp_path)).report
+    _, _, report = read_images(list_images(tmp_path))
     assert report.damaged_exif == 3
     assert report.lines() == ["3 images were not turned: their EXIF data are damaged"]
+
+
+# A few images of a source
+
+
+def test_without_a_source_the_embedded_images_come():
+    assert torch.equal(load_images(limit=7), load_embedded().train_images[:7])
+    assert load_images(None, 2, size=48).shape == (2, 3, 48, 48)
+
+
+def test_one_file_keeps_its_pixels_and_size(tmp_path):
+    pixels = noise(9, 14, 3)
+    save(tmp_path / "a.png", pixels)
+    assert np.array_equal(load_images(tmp_path / "a.png")[0].permute(1, 2, 0).numpy(), pixels)
+
+
+def test_a_folder_is_sorted_nested_and_sampled_evenly(tmp_path):
+    for i, folder in enumerate("abc"):
+        for j in range(4):
+            save(
+                tmp_path / folder / "deep" / f"{j}.png",
+                np.full((5, 5, 3), 10 * (4 * i + j), np.uint8),
+            )
+    (tmp_path / "notes.txt").write_text("not an image, and not taken for one")
+    (tmp_path / ".hidden.png").write_text("")
+    values = load_images(tmp_path, 12)[:, 0, 0, 0].tolist()
+    assert values == [10 * k for k in range(12)]
+    assert load_images(tmp_path, 3)[:, 0, 0, 0].tolist() == [0, 40, 80]
+
+
+def test_a_link_that_leads_back_ends(tmp_path):
+    save(tmp_path / "in" / "a.png", noise(4, 4, 3))
+    (tmp_path / "in" / "loop").symlink_to(tmp_path)
+    assert load_images(tmp_path, 8).shape == (1, 3, 4, 4)
+
+
+def test_odd_names_work(tmp_path):
+    for name in ("with space.png", "Ünïcödé 图.PNG", "new\nline.jpeg"):
+        save(tmp_path / name, noise(6, 6, 3), format="PNG")
+    assert len(load_images(tmp_path)) == 3
+
+
+def test_mixed_sizes_become_squares(tmp_path):
+    save(tmp_path / "a.png", noise(30, 50, 3))
+    save(tmp_path / "b.png", noise(60, 40, 3))
+    assert load_images(tmp_path).shape == (2, 3, 224, 224)
+    assert load_images(tmp_path, size=20).shape == (2, 3, 20, 20)
+
+
+def test_the_middle_is_cut_out(tmp_path):
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 200
+    save(tmp_path / "a.png", wide)
+    assert load_images(tmp_path / "a.png", size=10).eq(200).all()
+
+
+def test_arrays(tmp_path):
+    rgb, grey = noise(6, 8, 7, 3), noise(6, 8, 7)
+    np.savez(tmp_path / "rgb.npz", x=rgb, y=np.arange(6))
+    np.savez(tmp_path / "grey.npz", images=grey)
+    assert np.array_equal(load_images(tmp_path / "rgb.npz").permute(0, 2, 3, 1).numpy(), rgb)
+    found = load_images(tmp_path / "grey.npz", 3)
+    assert found.shape == (3, 3, 8, 7)
+    assert np.array_equal(found[:, 1].numpy(), grey[::2])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"z": np.zeros((1, 2, 2, 3), np.uint8)}, "no array named images, x"),
+        ({"x": np.zeros((1, 2, 2, 3))}, "x holds float64, expected uint8"),
+        ({"x": np.zeros((2, 2), np.uint8)}, r"shape \(2, 2\)"),
+        ({"x": np.zeros((0, 2, 2, 3), np.uint8)}, "shape"),
+        ({"x": np.array([{"run": "me"}], object)}, "allow_pickle"),
+    ],
+)
+def test_arrays_of_another_kind_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=f"a.npz.*{message}"):
+        load_images(tmp_path / "a.npz")
+
+
+def test_a_damaged_npz_is_named(tmp_path):
+    (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 and then nothing")
+    with pytest.raises(ValueError, match=r"a\.npz"):
+        load_images(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("arguments", [{"limit": 0}, {"size": 0}, {"size": 5000}])
+def test_numbers_out_of_range(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} should be"):
+        load_images(**arguments)
+
+
+def test_missing_and_empty_sources(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        load_images(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="no images found"):
+        load_images(tmp_path)
 
 
 # Files that are decoded again in every epoch

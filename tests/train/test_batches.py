@@ -13,7 +13,7 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data.embedded import load_embedded
-from deepaa.data.epoch_order import batch_rows, batch_sizes
+from deepaa.data.splits import batch_rows, batch_sizes
 from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import hash_int, sample_key

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from deepaa.data import DataSpec
 from deepaa.data.embedded import load_embedded
-from deepaa.data.load import LabelledImages
-from deepaa.data.test_split import TrainTest
+from deepaa.data.load import LabelledImages, TrainTest
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.load import compared_policy

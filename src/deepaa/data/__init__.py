@@ -4,22 +4,32 @@ Here belongs what reads, checks and divides images. What changes their pixels is
 `deepaa.ops`.
 """
 
-from deepaa.data.decode_worker import Crop
 from deepaa.data.embedded import embedded_is_intact, load_embedded
-from deepaa.data.epoch_order import (
+from deepaa.data.image_file import Reading
+from deepaa.data.load import (
+    EMBEDDED,
+    DataSpec,
+    LabelledImages,
+    TrainTest,
+    absent_classes,
+    absolute_root,
+    absolute_source,
+    as_images,
+    checked,
+    load_dataset,
+)
+from deepaa.data.scan import load_images
+from deepaa.data.splits import (
     INDEX,
+    SearchSubset,
+    Splits,
     batch_rows,
     batch_sizes,
-    check_shares,
+    default_sizes,
     epoch_order,
-    place_among,
+    stratified_splits,
 )
-from deepaa.data.load import EMBEDDED, LabelledImages, as_images, load_dataset
-from deepaa.data.sample_images import load_images
-from deepaa.data.spec import DataSpec, absolute_root, absolute_source
-from deepaa.data.splits import SearchSubset, Splits, default_sizes, stratified_splits
-from deepaa.data.streaming import StreamedImages
-from deepaa.data.test_split import TrainTest, absent_classes, checked
+from deepaa.data.streaming import Crop, StreamedImages
 
 __all__ = [
     "EMBEDDED",
@@ -27,6 +37,7 @@ __all__ = [
     "Crop",
     "DataSpec",
     "LabelledImages",
+    "Reading",
     "SearchSubset",
     "Splits",
     "StreamedImages",
@@ -37,7 +48,6 @@ __all__ = [
     "as_images",
     "batch_rows",
     "batch_sizes",
-    "check_shares",
     "checked",
     "default_sizes",
     "embedded_is_intact",
@@ -45,6 +55,5 @@ __all__ = [
     "load_dataset",
     "load_embedded",
     "load_images",
-    "place_among",
     "stratified_splits",
 ]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from deepaa.data.image_file import SUFFIXES, shown
+from deepaa import distributed
+from deepaa.data.image_file import SUFFIXES, listed, shown
+from deepaa.data.splits import NoTestPartError
 
 PARTS = ("train", "test", "val", "valid", "validation")
 """Folder names that are parts of a data set, not classes, when they hold class folders."""
-TEST_PARTS = ("test", "val", "valid", "validation")
+TEST_PARTS = PARTS[1:]
 """Folders that serve as the test part: the first one that holds class folders."""
+
+_log = logging.getLogger(__name__)
 
 
 class ImageTree(NamedTuple):
@@ -25,8 +30,6 @@ class ImageTree(NamedTuple):
     class_names: tuple[str, ...]
     ignored: Mapping[str, int]
     """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
-    notes: tuple[str, ...] = ()
-    """What else was passed over, in words for the log."""
 
     def subset(self, places: Sequence[int]) -> ImageTree:
         """The same with these files alone."""
@@ -42,52 +45,40 @@ def list_images(root: Path, split: str = "train", *, outside_links: bool = False
     """Every image file of a split with its class; no file is opened.
 
     The classes are the folders in `root`, or those in `root`/train where the data set has parts;
-    files may lie at any depth below. Another split has the classes of train, in the same order.
+    files may lie at any depth below. The test part has the classes of train, in the same order.
 
     Args:
-        split: The part of the data set; "test" is also found as val, valid or validation where no
-            folder test holds classes. A folder without parts has only "train".
+        split: "train", or "test", which is also found as val where no folder test holds classes.
+            A folder without parts has only "train".
         outside_links: Follow links that lead out of `root`; otherwise they are an error.
     """
     if not root.is_dir():
         raise FileNotFoundError(f"{shown(root)}: no such folder")
     part, naming = _part(root, split)
     walk = _Walk(root, outside_links)
-    class_names = tuple(walk.class_folders(naming))
     folders = walk.class_folders(part)
-    if unknown := [name for name in folders if name not in class_names]:
-        raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
-    walk.count_strays(part, folders)
-    files = {name: walk.images(part / name) for name in folders}
+    names = folders if naming == part else _folders(naming)
+    files = {name: list(walk.images(part / name)) for name in folders}
     walk.refuse_escapes()
-    _check_classes(part, class_names, [n for n in folders if not files[n]], walk.ignored)
+    if unknown := [name for name in folders if name not in names]:
+        raise ValueError(f"{shown(part)}: {listed(unknown)} is not among the classes of train")
+    _check_classes(part, names, [name for name in folders if not files[name]], walk.ignored)
     return ImageTree(
         root,
         tuple(file for found in files.values() for file in found),
-        tuple(class_names.index(name) for name, found in files.items() for _ in found),
-        class_names,
+        tuple(i for name, found in files.items() for i in [names.index(name)] * len(found)),
+        tuple(names),
         dict(+walk.ignored),
-        _notes(root, split, part),
     )
 
 
-def unlabelled_parts(root: Path) -> list[str]:
-    """Names of the parts that hold images but no class folders, as the test images of ImageNet."""
-    return [name for name in PARTS if not _folders(root / name) and _holds_image(root / name)]
-
-
-def _notes(root: Path, split: str, part: Path) -> tuple[str, ...]:
-    """Says which part another one stands for, if it is there but has no labels."""
-    if split != "test" or part.name == "test" or "test" not in unlabelled_parts(root):
-        return ()
-    return (
-        "test holds images but no class folders, so it is left alone; the test images are those of "
-        f"{part.name}",
-    )
+def all_images(folder: Path) -> list[Path]:
+    """Image files at any depth, whatever their class, sorted by the parts of their path."""
+    return list(_Walk(folder, outside_links=True).images(folder))
 
 
 def _check_classes(
-    part: Path, names: tuple[str, ...], empty: list[str], ignored: Mapping[str, int]
+    part: Path, names: list[str], empty: list[str], ignored: Mapping[str, int]
 ) -> None:
     place = shown(part)
     if not names:
@@ -95,50 +86,45 @@ def _check_classes(
         found = f"{stray} images but no class folders" if stray else "no class folders"
         raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
     if set(names) <= set(PARTS):
-        raise ValueError(
-            f"{place}: {listed(names)} hold images directly; "
-            "put the images of each class into a folder of its own inside them"
-        )
+        advice = "put the images of each class into a folder of its own inside them"
+        raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")
     if empty:
-        raise ValueError(f"{place}: no images for {len(empty)} of {len(names)} classes: "
-                         f"{listed(empty)}; looked for {' '.join(SUFFIXES)}")  # fmt: skip
+        missing = f"no images for {len(empty)} of {len(names)} classes: {listed(empty)}"
+        raise ValueError(f"{place}: {missing}; looked for {' '.join(SUFFIXES)}")
     if len(names) == 1:
         raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
 
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:
     """The folder of the split, and the folder whose folders name the classes."""
-    if split not in PARTS:
-        raise ValueError(f"split should be one of {', '.join(PARTS)}, got {split!r}")
+    place = shown(root)
     parts = [name for name in PARTS if _folders(root / name)]
-    if not parts:
-        if split != "train":
-            raise ValueError(
-                f"{shown(root)}: has no part {split!r}; a folder of classes is 'train'"
-            )
+    if not parts and split == "train":
         return root, root
+    if not parts:
+        raise NoTestPartError(f"{place}: has no test part; a folder of classes is for training")
     others = [name for name in _folders(root) if name not in PARTS]
     if beside := [name for name in others if _holds_image(root / name)]:
-        raise ValueError(
-            f"{shown(root)}: {listed(parts)} hold folders as the parts of a data set do, but "
-            f"{listed(beside)} beside them hold images; give a folder that has either parts or "
-            "classes"
-        )
+        both = f"{listed(parts)} hold folders as the parts of a data set do, but {listed(beside)}"
+        advice = "give a folder that has either parts or classes"
+        raise ValueError(f"{place}: {both} beside them hold images; {advice}")
+    unlabelled = [name for name in PARTS if name not in parts and _holds_image(root / name)]
     wanted = TEST_PARTS if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
     if chosen is None:
-        flat = unlabelled_parts(root)
-        more = f"; no class folders in {listed(flat)}" if flat else ""
-        raise ValueError(f"{shown(root)}: has no part {split!r}; it has {listed(parts)}{more}")
+        more = f"; no class folders in {listed(unlabelled)}" if unlabelled else ""
+        empty = [name for name in wanted if (root / name).is_dir() and name not in unlabelled]
+        error = ValueError if split == "train" or empty else NoTestPartError
+        raise error(f"{place}: has no {split} part; it has {listed(parts)}{more}")
+    if chosen not in ("train", "test") and "test" in unlabelled and distributed.is_main():
+        left = "test holds images but no class folders, so it is left alone"
+        _log.warning("%s: %s; the test images are those of %s", place, left, chosen)
     return root / chosen, root / ("train" if "train" in parts else chosen)
 
 
 def _folders(folder: Path) -> list[str]:
     """Names of the visible folders in a folder, sorted; empty where there is none."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if _is_folder(e) and not e.name.startswith("."))
+    return _Walk(folder, outside_links=True).class_folders(folder) if folder.is_dir() else []
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -146,58 +132,56 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
-def is_image_name(name: str) -> bool:
+def _is_image_name(name: str) -> bool:
     """Whether a file of that name counts as an image: not hidden, and with a known suffix."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def _holds_image(folder: Path) -> bool:
-    return any(is_image_name(name) for _, _, names in os.walk(folder) for name in names)
+    return any(_is_image_name(name) for _, _, names in os.walk(folder) for name in names)
 
 
 class _Walk:
-    """Goes through folders below a root; remembers what it passed over and what it refused."""
+    """Goes through the folders of one part; counts what it passes over, notes links that lead out.
+
+    Links inside of the root are followed, but no folder is entered twice for one class.
+    """
 
     def __init__(self, root: Path, outside_links: bool) -> None:
         self.ignored: Counter[str] = Counter()
-        self._root = os.path.realpath(root)
-        self._outside_links = outside_links
-        self._escapes: set[str] = set()
+        self._root, self._outside_links = os.path.realpath(root), outside_links
+        self._escapes: list[str] = []
 
     def class_folders(self, part: Path) -> list[str]:
-        """Names of the folders in a part, without links back to it or to the root."""
-        above = {os.path.realpath(part), self._root}
-        return [name for name in _folders(part) if os.path.realpath(part / name) not in above]
-
-    def count_strays(self, part: Path, classes: list[str]) -> None:
-        """Counts what lies beside the class folders."""
+        """Names of the folders in a part, sorted, without links back to it or to the root."""
+        if self._leads_out(part):
+            return []
+        names = []
         for entry in self._entries(part):
-            if _is_folder(entry):
-                self.ignored["linked again"] += entry.name not in classes
-            else:
-                image = is_image_name(entry.name)
+            if not _is_folder(entry):
+                image = _is_image_name(entry.name)
                 self.ignored["outside a class folder" if image else "other suffix"] += 1
+            elif os.path.realpath(entry.path) in (os.path.realpath(part), self._root):
+                self.ignored["linked again"] += 1
+            else:
+                names.append(entry.name)
+        return names
 
-    def images(self, folder: Path) -> list[Path]:
-        """Image files at any depth, sorted by the parts of their path; each folder once."""
-        # links to the folders above would bring in the images of other classes
-        seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
-        found: list[Path] = []
-        waiting = [] if self._leads_out(folder) else [folder]
-        while waiting:
-            for entry in self._entries(waiting.pop()):
-                if _is_folder(entry):
-                    real = os.path.realpath(entry.path)
-                    if real in seen:
-                        self.ignored["linked again"] += 1
-                    else:
-                        seen.add(real)
-                        waiting.append(Path(entry.path))
-                elif is_image_name(entry.name):
-                    found.append(Path(entry.path))
+    def images(self, folder: Path, seen: set[str] | None = None) -> Iterator[Path]:
+        """Image files at any depth but not in folders `seen`, sorted by the parts of their path."""
+        if seen is None:  # links to the folders above would bring in the images of other classes
+            seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
+        for entry in self._entries(folder):
+            if not _is_folder(entry):
+                if _is_image_name(entry.name):
+                    yield Path(entry.path)
                 else:
                     self.ignored["other suffix"] += 1
-        return sorted(found, key=lambda path: path.parts)
+            elif (real := os.path.realpath(entry.path)) in seen:
+                self.ignored["linked again"] += 1
+            else:
+                seen.add(real)
+                yield from self.images(Path(entry.path), seen)
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         """Visible entries in sorted order, without links that lead out of the root."""
@@ -211,7 +195,7 @@ class _Walk:
         real = os.path.realpath(path)
         if self._outside_links or os.path.commonpath([real, self._root]) == self._root:
             return False
-        self._escapes.add(str(path))
+        self._escapes.append(str(path))
         return True
 
     def refuse_escapes(self) -> None:
@@ -222,10 +206,3 @@ class _Walk:
                 f"{listed(sorted(self._escapes))}; copy the files, or allow it with "
                 "--outside-links (outside_links=True in Python)"
             )
-
-
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """The first ten names as a message may show them, and how many more there are."""
-    first = separator.join(shown(name) for name in names[:10])
-    end = ";" if separator == "; " else ""
-    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

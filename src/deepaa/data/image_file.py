@@ -27,8 +27,6 @@ SUFFIXES = (
     *(".ppm", ".pgm", ".pbm", ".jp2", ".avif"),
 )
 """Files of a folder that count as images; others are passed over."""
-MAX_PIXELS = 64_000_000
-"""Images above this are refused before they are decoded."""
 WHITE = (255, 255, 255)
 
 
@@ -36,17 +34,11 @@ class Reason(StrEnum):
     """Why a file gives no image."""
 
     EMPTY = "empty"
-    """Zero bytes."""
-    NOT_AN_IMAGE = "not-an-image"
-    """No format Pillow knows, such as a web page saved as .jpg."""
-    DAMAGED = "damaged"
-    """Cut off, or its pixels do not decode."""
-    TOO_MANY_PIXELS = "too-many-pixels"
-    """Refused before decoding."""
-    NO_PIXEL_RANGE = "no-pixel-range"
-    """Floats or 32-bit integers: nothing says which value is white."""
-    UNREADABLE = "unreadable"
-    """The system does not let us read it: permission, a broken link, not a regular file."""
+    NOT_AN_IMAGE = "not-an-image"  # no format that Pillow knows, such as a web page saved as .jpg
+    DAMAGED = "damaged"  # cut off, or its pixels do not decode
+    TOO_MANY_PIXELS = "too-many-pixels"  # refused before decoding
+    NO_PIXEL_RANGE = "no-pixel-range"  # floats or 32-bit integers: nothing says what is white
+    UNREADABLE = "unreadable"  # permission, a broken link, not a regular file
 
 
 class BadFile(NamedTuple):
@@ -70,7 +62,7 @@ class Decoded(NamedTuple):
 class Reading:
     """How image files become pixels."""
 
-    max_pixels: int = MAX_PIXELS
+    max_pixels: int = 64_000_000
     """Larger images are refused before they are decoded. Pillow's own limit holds too."""
     alpha_colour: Colour = WHITE
     """What shows through transparent pixels."""
@@ -87,20 +79,13 @@ class Reading:
     @classmethod
     def parse(cls, choices: Sequence[str]) -> Reading:
         """What `--read` says: NAME=VALUE each, the last one of a name holds."""
-        found = cls()
-        for choice in choices:
-            try:
-                found = apply_changes(found, parse_changes([choice], cls))
-            except ValueError as error:
-                raise ValueError(f"--read {choice}: {error}") from error
-        return found
+        try:
+            return apply_changes(cls(), parse_changes(choices, cls))
+        except ValueError as error:
+            raise ValueError(f"--read {' '.join(choices)}: {error}") from error
 
 
 DEFAULT_READING = Reading()
-
-
-class TooManyPixelsError(ValueError):
-    """The image is larger than the caller allows."""
 
 
 class NoPixelRangeError(ValueError):
@@ -137,7 +122,7 @@ def _why(error: Exception) -> tuple[Reason, str]:
     detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, UnidentifiedImageError):
         return Reason.NOT_AN_IMAGE, "not an image"
-    if isinstance(error, (TooManyPixelsError, DecompressionBombError)):
+    if isinstance(error, DecompressionBombError):
         return Reason.TOO_MANY_PIXELS, detail
     if isinstance(error, NoPixelRangeError):
         return Reason.NO_PIXEL_RANGE, detail
@@ -146,22 +131,18 @@ def _why(error: Exception) -> tuple[Reason, str]:
     return Reason.DAMAGED, detail
 
 
-def _decode(path: Path, reading: Reading) -> Decoded:
+def _decode(path: Path, reading: Reading) -> Decoded | BadFile:
     with Image.open(path) as image:
         if (pixels := image.width * image.height) > reading.max_pixels:
-            raise TooManyPixelsError(
-                f"{image.width} x {image.height} is {pixels:,} pixels, "
-                f"over the limit of {reading.max_pixels:,}"
-            )
+            size = f"{image.width} x {image.height} is {pixels:,} pixels"
+            detail = f"{size}, over the limit of {reading.max_pixels:,}"
+            return BadFile(path, Reason.TOO_MANY_PIXELS, detail)
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
-        if not reading.apply_exif:
-            return Decoded(rgb, True)
-        orientation = _orientation(image)
-    if orientation is None:
-        return Decoded(rgb, False)
-    turn = _TURNS.get(orientation)
-    return Decoded(rgb if turn is None else rgb.transpose(turn), True)
+        orientation = _orientation(image) if reading.apply_exif else 1
+    if orientation in _TURNS:
+        rgb = rgb.transpose(_TURNS[orientation])
+    return Decoded(rgb, orientation is not None)
 
 
 _TURNS = {
@@ -177,7 +158,7 @@ _TURNS = {
 
 
 def _orientation(image: PilImage) -> int | None:
-    """1..8, with 1 where nothing is said, or None where the EXIF data are damaged."""
+    """The EXIF orientation, 1..8, or None where the EXIF data are damaged; 1 is upright."""
     try:
         exif = image.getexif()
         if image.info.get("exif") and not len(exif):  # bytes that Pillow could make nothing of
@@ -200,9 +181,8 @@ def to_rgb(image: PilImage, alpha_colour: Colour = WHITE) -> PilImage:
         return Image.fromarray(narrow).convert("RGB")
     if image.mode in ("I", "F"):
         kind = "32-bit integer" if image.mode == "I" else "floating point"
-        raise NoPixelRangeError(
-            f"{kind} pixels have no fixed range; save the image with 8 or 16 bits"
-        )
+        advice = "save the image with 8 or 16 bits"
+        raise NoPixelRangeError(f"{kind} pixels have no fixed range; {advice}")
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
         ground = Image.new("RGBA", rgba.size, (*alpha_colour, 255))
@@ -231,3 +211,10 @@ def shown(path: Path | str) -> str:
     """The path as it may stand in a message: line breaks and odd bytes are escaped."""
     text = str(path)
     return text if text.isprintable() else repr(text)
+
+
+def listed(names: Sequence[str], separator: str = ", ") -> str:
+    """The first ten names as a message may show them, and how many more there are."""
+    first = separator.join(shown(name) for name in names[:10])
+    end = ";" if separator == "; " else ""
+    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

@@ -1,4 +1,4 @@
-"""All image files of a folder decoded once, so that every bad one is named before work begins."""
+"""Image files of a folder decoded: all into memory, all to find the bad ones, or a few to show."""
 
 from __future__ import annotations
 
@@ -6,110 +6,159 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from deepaa import distributed
-from deepaa.data.folder import ImageTree
+from deepaa.data.arrays import ImageStack, open_npz, stacked
+from deepaa.data.embedded import load_embedded
+from deepaa.data.folder import ImageTree, all_images
 from deepaa.data.image_file import (
     DEFAULT_READING,
+    SUFFIXES,
     BadFile,
     Pixels,
     Reading,
+    Reason,
+    listed,
     quiet_pillow,
     read_image,
     shown,
 )
-from deepaa.data.image_stack import ImageStack
-from deepaa.data.scan_report import LIMIT_BAD, OnBadImage, ScanReport, check_on_bad_image
 
+OnBadImage = Literal["stop", "skip"]
+LIMIT_BAD = 0.01
+"""More bad files than this share stop the reading even where they may be left out."""
 MOST_THREADS = 64
 _CHUNK = 256
 """Images decoded at a time: bounds the memory, and the time to an interrupt."""
+ARRAY_NAMES = ("images", "x", "x_train", "train_images", "x_test", "test_images")
+"""Names under which a .npz file may hold its images; the first one present is read."""
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
 
 
-class FolderImages(NamedTuple):
-    """The good images of a folder."""
+class ScanReport(NamedTuple):
+    """What a folder's files turned out to be."""
 
-    images: Pixels
-    """(N, 3, H, W)."""
-    labels: list[int]
-    report: ScanReport
+    place: str
+    files: int
+    """Files that should be images."""
+    bad: tuple[BadFile, ...]
+    """Those that are none, with their paths below the folder."""
+    damaged_exif: int
+    """Images whose EXIF data could not be read; they were taken as they are stored."""
+    ignored: Mapping[str, int]
+    """Entries that were passed over, by why."""
+
+    def bad_summary(self) -> str:
+        """The bad files in one line: how many of each reason, and the first ten by name."""
+        counts = Counter(str(file.reason) for file in self.bad).most_common()
+        reasons = ", ".join(f"{n} {reason}" for reason, n in counts)
+        names = listed([f"{shown(file.path)} ({file.detail})" for file in self.bad], "; ")
+        bad = "is bad" if len(self.bad) == 1 else "are bad"
+        return f"{len(self.bad)} of {self.files} files {bad} ({reasons}): {names}"
+
+    def lines(self) -> list[str]:
+        """What a person should know, one line for each thing; nothing where all is well."""
+        found = [self.bad_summary()] if self.bad else []
+        if self.damaged_exif:
+            found.append(f"{self.damaged_exif} images were not turned: their EXIF data are damaged")
+        passed = [f"{n} {why}" for why, n in sorted(self.ignored.items())]
+        return [*found, f"passed over: {', '.join(passed)}"] if passed else found
+
+    def to_json(self) -> dict[str, Any]:
+        """The report without its place; `json` also brings back names that are no text."""
+        bad = [[str(file.path), str(file.reason), file.detail] for file in self.bad]
+        found = {"files": self.files, "bad": bad, "damaged_exif": self.damaged_exif}
+        return {**found, "ignored": dict(self.ignored)}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any], place: str) -> ScanReport:
+        """The report that `to_json` wrote; ValueError, KeyError or TypeError where it is none."""
+        bad = tuple(
+            BadFile(Path(name), Reason(reason), str(detail))
+            for name, reason, detail in document["bad"]
+        )
+        files, exif = int(document["files"]), int(document["damaged_exif"])
+        return ScanReport(place, files, bad, exif, dict(document["ignored"]))
+
+
+class BadImagesError(ValueError):
+    """Files that should be images are not; `report` names them all."""
+
+    def __init__(self, report: ScanReport, advice: str = "") -> None:
+        """`advice` says what to do about them."""
+        super().__init__(f"{report.place}: {report.bad_summary()}{advice}")
+        self.report = report
 
 
 def read_images(
     tree: ImageTree,
     size: int | None = None,
     reading: Reading = DEFAULT_READING,
-    *,
     on_bad_image: OnBadImage = "stop",
-    limit_bad: float = LIMIT_BAD,
-) -> FolderImages:
-    """The images of a folder in one array of one size (see `ImageStack`), and a report.
-
-    Args:
-        on_bad_image: "stop" raises BadImagesError once all files were looked at; "skip" leaves the
-            bad ones out unless they are more than `limit_bad` of all, or all of a class.
-    """
-    check_on_bad_image(on_bad_image)
-    if not 0 <= limit_bad < 1:
-        raise ValueError(f"limit_bad should be in 0..1, got {limit_bad}")
+) -> tuple[Pixels, tuple[int, ...], ScanReport]:
+    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their labels, and a report."""
     stack = ImageStack(len(tree.files), size, shown(tree.root))
-    verdicts: list[BadFile | bool] = []
-    labels: list[int] = []
-
-    def read(i: int) -> tuple[Pixels, bool] | BadFile:
-        result = read_image(tree.files[i], reading)
-        if isinstance(result, BadFile):
-            return result
-        return stack.prepare(np.asarray(result.image)), result.exif_is_readable
-
-    for result, label in zip(in_threads(read, len(tree.files)), tree.labels, strict=True):
-        if isinstance(result, BadFile):
-            verdicts.append(result)
-        else:
-            stack.add(result[0])
-            labels.append(label)
-            verdicts.append(result[1])
-    report = _report(tree, verdicts)
-    report.check(tree, labels, on_bad_image, limit_bad)
-    return FolderImages(stack.images(), labels, report)
+    report = scan_images(tree, reading, stack)
+    labels = _good_files(tree, report, on_bad_image).labels
+    return stack.images(), labels, report
 
 
 def scan_images(
-    tree: ImageTree, reading: Reading = DEFAULT_READING, only: Sequence[int] | None = None
+    tree: ImageTree, reading: Reading = DEFAULT_READING, stack: ImageStack | None = None
 ) -> ScanReport:
-    """Which files are bad: each one is decoded to its end, nothing is kept and nothing raised.
+    """Which files are bad: each one is decoded to its end; `stack` takes the good images."""
 
-    Args:
-        only: The numbers of the files to look at; None for all. The report counts all.
-    """
-    files = tree.files if only is None else [tree.files[i] for i in only]
+    def decode(i: int) -> BadFile | tuple[Pixels | None, bool]:
+        result = read_image(tree.files[i], reading)
+        if isinstance(result, BadFile):
+            return result._replace(path=result.path.relative_to(tree.root))
+        pixels = None if stack is None else stack.prepare(np.asarray(result.image))
+        return pixels, result.exif_is_readable
 
-    def look(i: int) -> BadFile | bool:
-        result = read_image(files[i], reading)
-        return result if isinstance(result, BadFile) else result.exif_is_readable
-
-    return _report(tree, in_threads(look, len(files)))
-
-
-def _report(tree: ImageTree, verdicts: Iterable[BadFile | bool]) -> ScanReport:
-    """The report of files that are bad, or good with EXIF data that are readable or not."""
     bad, damaged_exif = [], 0
-    for verdict in verdicts:
-        if isinstance(verdict, BadFile):
-            bad.append(verdict._replace(path=verdict.path.relative_to(tree.root)))
-        else:
-            damaged_exif += not verdict
+    for result in in_threads(decode, len(tree.files)):
+        if isinstance(result, BadFile):
+            bad.append(result)
+            continue
+        pixels, exif_is_readable = result
+        damaged_exif += not exif_is_readable
+        if stack is not None and pixels is not None:
+            stack.add(pixels)
     return ScanReport(shown(tree.root), len(tree.files), tuple(bad), damaged_exif, tree.ignored)
+
+
+def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -> ImageTree:
+    """The files without the bad ones; BadImagesError where those may not be left out."""
+    kept = _without_bad(tree, report)
+    lost = sorted(set(tree.labels) - set(kept.labels))
+    if report.bad and on_bad_image == "stop":
+        advice = "Repair or remove them, or leave them out with --on-bad-image skip"
+        raise BadImagesError(report, f". {advice} (on_bad_image='skip' in Python)")
+    if len(report.bad) > LIMIT_BAD * report.files:
+        raise BadImagesError(report, f". More than {LIMIT_BAD:.4g} of all is too many to skip")
+    if lost:
+        names = ", ".join(shown(tree.class_names[label]) for label in lost)
+        raise BadImagesError(report, f". Without them no images are left of {names}")
+    if distributed.is_main():
+        for line in report.lines():
+            _log.warning("%s: %s", report.place, line)
+    return kept
+
+
+def _without_bad(tree: ImageTree, report: ScanReport) -> ImageTree:
+    bad = {tree.root / file.path for file in report.bad}
+    return tree.subset([i for i, file in enumerate(tree.files) if file not in bad])
 
 
 # Files that are decoded again in every epoch
@@ -129,13 +178,9 @@ def check_files(
 
     Args:
         scan: Whether to decode the files now, unless they are `known`.
-        known: What `scan_record` gave for them before. It holds as long as no good file has
-            another name, length or class.
+        known: What `StreamedImages.scanned` gave for them before. It holds as long as no good file
+            has another name, length or class.
     """
-    check_on_bad_image(on_bad_image)
-    if distributed.is_main():
-        for note in tree.notes:
-            _log.warning("%s: %s", shown(tree.root), note)
     report = None if known is None else _still_valid(tree, known)
     if report is None and scan:
         report = _scan_together(tree, reading)
@@ -143,17 +188,7 @@ def check_files(
         if on_bad_image == "skip":
             raise ValueError("on_bad_image='skip' needs a scan, to know which files to skip")
         return tree, None
-    kept = _without_bad(tree, report)
-    report.check(tree, kept.labels, on_bad_image, LIMIT_BAD)
-    if distributed.is_main():
-        for line in report.lines():
-            _log.warning("%s: %s", report.place, line)
-    return kept, report
-
-
-def scan_record(report: ScanReport, fingerprint: str) -> dict[str, Any]:
-    """What `check_files` takes as `known`: the report, and the good files' fingerprint."""
-    return {"fingerprint": fingerprint, **report.to_json()}
+    return _good_files(tree, report, on_bad_image), report
 
 
 def file_fingerprint(root: Path, names: Iterable[bytes], labels: Iterable[int]) -> str:
@@ -181,26 +216,74 @@ def _still_valid(tree: ImageTree, known: Mapping[str, Any]) -> ScanReport | None
 def _scan_together(tree: ImageTree, reading: Reading) -> ScanReport:
     """Every file decoded once, by one of the processes; the same report in all of them."""
     rank, world = distributed.rank(), distributed.world_size()
-    if world == 1:
-        return scan_images(tree, reading)
-    part = scan_images(tree, reading, range(rank, len(tree.files), world))
-    text = np.frombuffer(json.dumps(part.to_json()).encode(), np.uint8).copy()
+    part = scan_images(tree.subset(range(rank, len(tree.files), world)), reading)
+    text = torch.tensor(list(json.dumps(part.to_json()).encode()), dtype=torch.uint8)
     counts = distributed.all_gather_rows(torch.tensor([len(text)]), world).tolist()
-    joined = distributed.all_gather_rows(torch.from_numpy(text), counts)
-    parts = [
-        ScanReport.from_json(json.loads(bytes(piece.tolist())), part.place)
-        for piece in torch.split(joined, counts)
-    ]
+    texts = torch.split(distributed.all_gather_rows(text, counts), counts)
+    parts = [ScanReport.from_json(json.loads(bytes(each.tolist())), part.place) for each in texts]
     bad = [file for each in parts for file in each.bad]
     return part._replace(
+        files=len(tree.files),
         bad=tuple(sorted(bad, key=lambda file: file.path.parts)),  # the order of the files
         damaged_exif=sum(each.damaged_exif for each in parts),
     )
 
 
-def _without_bad(tree: ImageTree, report: ScanReport) -> ImageTree:
-    bad = {tree.root / file.path for file in report.bad}
-    return tree.subset([i for i, file in enumerate(tree.files) if file not in bad])
+# A few images, without labels: what previews and reports show
+
+
+def load_images(
+    source: str | Path | None = None, limit: int = 8, size: int | None = None
+) -> Tensor:
+    """Up to `limit` images of `source` as uint8 (N, 3, H, W), spread evenly over it.
+
+    Files become RGB as `to_rgb` says, turned as their EXIF orientation says.
+
+    Args:
+        source: A folder (with any folders below it, in sorted order), an image file, a .npz file
+            with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
+            embedded training images, from the first one on.
+        size: Side of the square images: the shorter side is resized to it and the middle cut out.
+            None keeps images that all have one size of up to 512 pixels a side; others get 224.
+    """
+    if limit < 1:
+        raise ValueError(f"limit should be at least 1, got {limit}")
+    path = None if source is None else Path(source)
+    if path is None:
+        found = load_embedded().train_images[:limit].permute(0, 2, 3, 1).numpy()
+        return torch.from_numpy(stacked(found, size, "embedded"))
+    if path.suffix.lower() == ".npz" and path.is_file():
+        return torch.from_numpy(stacked(_some_of_npz(path, limit), size, str(path)))
+    return torch.from_numpy(_some_files(path, limit, size))
+
+
+def _spread(n: int, limit: int) -> list[int]:
+    """Up to `limit` evenly spaced places of n, so that a folder per class shows every class."""
+    count = min(n, limit)
+    return [i * n // count for i in range(count)]
+
+
+def _some_files(source: Path, limit: int, size: int | None) -> Pixels:
+    if not source.exists():
+        raise FileNotFoundError(f"{source}: no such file or folder")
+    root, paths = (source, all_images(source)) if source.is_dir() else (source.parent, [source])
+    if not paths:
+        raise ValueError(f"{source}: no images found; looked for {' '.join(SUFFIXES)}")
+    files = tuple(paths[i] for i in _spread(len(paths), limit))
+    stack = ImageStack(len(files), size, str(source))
+    report = scan_images(ImageTree(root, files, (0,) * len(files), (), {}), stack=stack)
+    if report.bad:
+        raise BadImagesError(report)
+    return stack.images()
+
+
+def _some_of_npz(path: Path, limit: int) -> Pixels:
+    with open_npz(path) as arrays:
+        name = next((name for name in ARRAY_NAMES if name in arrays.names), None)
+        if name is None:
+            raise ValueError(f"no array named {', '.join(ARRAY_NAMES)}; it has {arrays.names}")
+        pixels = arrays.images(name)
+    return pixels[_spread(len(pixels), limit)]
 
 
 # Threads
@@ -208,14 +291,11 @@ def _without_bad(tree: ImageTree, report: ScanReport) -> ImageTree:
 
 def in_threads(work: Callable[[int], _Result], n: int) -> Iterator[_Result]:
     """`work(i)` for i in 0..n-1, in order; Pillow decodes outside Python's lock."""
-    pool = ThreadPoolExecutor(max_workers=usable_cores(MOST_THREADS))
-    try:
+    with ThreadPoolExecutor(max_workers=usable_cores(MOST_THREADS)) as pool:
         for start in range(0, n, _CHUNK):
             with quiet_pillow():
                 results = list(pool.map(work, range(start, min(n, start + _CHUNK))))
             yield from results
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def usable_cores(most: int) -> int:

@@ -1,29 +1,34 @@
-"""Disjoint parts of a labelled data set with every class in each, the same on every machine."""
+"""Which images each split and each batch has; the same on every machine."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from deepaa import distributed
+from deepaa.data.image_file import listed, shown
 from deepaa.ops import hash_int, hash_keys, sample_keys
 
 PRETRAIN, SEARCH, VALIDATION = 4_000, 35_000, 10_000
-"""The most images that each part has by default,"""
-OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
-"""but pretrain this many of a class where that is more, up to so many together: the paper's number
-for the 1,000 classes of ImageNet."""
+"""The most images that each split has by default."""
+PRETRAIN_OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
+"""Where it is more than `PRETRAIN`, pretrain has so many images of each class, up to a total: the
+paper's number for the 1,000 classes of ImageNet."""
 _STREAM = 0x5350_4C49_5453  # sets these numbers apart from others drawn from the same seed
-_NAMED = 10
+COPY_SHIFT = 40
+"""Copy c of image i has the key of image i + c * 2^40: no two images or copies share one."""
+INDEX = (1 << COPY_SHIFT) - 1
+"""The bits of a row that are the image's index."""
 
-Size = int | float
+Sizes = tuple[int, int, int]
+"""Of pretrain, search and validation."""
 
 
 class Splits(NamedTuple):
-    """Places of images, int64; every prefix of a part has about the class shares of the whole."""
+    """Indices of images, int64; every prefix of a split has about the class shares of the whole."""
 
     pretrain: Tensor
     """Trains the proxy network."""
@@ -33,15 +38,17 @@ class Splits(NamedTuple):
     """Gives the gradient to match."""
 
 
-def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[int, int, int]:
+class NoTestPartError(ValueError):
+    """The data set has no images of its own to test on."""
+
+
+def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> Sizes:
     """Half, a quarter and a quarter of n images, up to 4,000, 35,000 and 10,000.
 
     What pretrain and validation leave goes to search: 50,000 images give 4,000, 35,000 and 10,000,
     and the 4,000 embedded ones 2,000, 1,000 and 1,000. Every part has room for every class, and a
-    network that is to tell more than 20 classes apart gets more than 4,000 images.
-
-    Args:
-        pretrains: Whether a network is trained; if not, pretrain is empty.
+    network that is to tell more than 20 classes apart gets more than 4,000 images. Without
+    `pretrains` no network is trained, and pretrain is empty.
     """
     parts = 3 if pretrains else 2
     if n < parts:
@@ -49,7 +56,7 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[
     validation = max(classes, min(VALIDATION, n // 4))
     pretrain = 0
     if pretrains:
-        wanted = max(PRETRAIN, min(OF_A_CLASS * classes, MOST_PRETRAIN))
+        wanted = max(PRETRAIN, min(PRETRAIN_OF_A_CLASS * classes, MOST_PRETRAIN))
         pretrain = max(classes, min(wanted, n // 2, n - validation - classes))
     return pretrain, max(classes, min(SEARCH, n - pretrain - validation)), validation
 
@@ -57,39 +64,35 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> tuple[
 class SearchSubset(NamedTuple):
     """The images of a large folder that a search reads: enough for its splits, and no others."""
 
-    sizes: tuple[Size, Size, Size] | None = None
-    """As `stratified_splits` takes them."""
+    sizes: Sizes | None = None
+    """None means `default_sizes`."""
     seed: int = 0
     pretrains: bool = True
 
-    def part_sizes(self, labels: Sequence[int]) -> tuple[int, int, int]:
+    def part_sizes(self, labels: Sequence[int]) -> Sizes:
         """How many images each split has."""
-        n = len(labels)
-        if self.sizes is not None:
-            return _absolute(self.sizes, n)
-        return default_sizes(n, max(labels, default=0) + 1, pretrains=self.pretrains)
+        classes = max(labels, default=0) + 1
+        return self.sizes or default_sizes(len(labels), classes, pretrains=self.pretrains)
 
     def choose(self, labels: Sequence[int], class_names: Sequence[str] = ()) -> list[int] | None:
-        """Places of as many images, and some of each class to spare; None if that is all of them.
+        """Indices of as many images, and some of each class to spare; None if that is all of them.
 
         The spare ones stand in for files that turn out to be bad.
         """
-        sizes = self.part_sizes(labels)
-        every = torch.as_tensor(labels)
+        sizes, every = self.part_sizes(labels), torch.as_tensor(labels)
         if sum(sizes) >= len(every):
             return None
         parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
         wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
         wanted += 2 + wanted // 50
         members = _members(every, self.seed, len(wanted))
-        chosen = [part[:n] for part, n in zip(members, wanted.tolist(), strict=True)]
-        places = torch.cat(chosen).sort().values.tolist()
-        return None if len(places) == len(every) else places
+        chosen = torch.cat([each[:n] for each, n in zip(members, wanted.tolist(), strict=True)])
+        return None if len(chosen) == len(every) else chosen.sort().values.tolist()
 
 
 def stratified_splits(
     labels: Tensor | Sequence[int],
-    sizes: tuple[Size, Size, Size] | None = None,
+    sizes: Sizes | None = None,
     seed: int = 0,
     *,
     class_names: Sequence[str] = (),
@@ -101,96 +104,67 @@ def stratified_splits(
 
     Args:
         labels: The class of each image, from 0: (N,).
-        sizes: Of pretrain, search and validation: numbers of images, or fractions of N as floats.
-            An empty part is allowed. None means `default_sizes`.
+        sizes: How many images each part has, 0 for none; None means `default_sizes`.
         class_names: Used in errors; also says how many classes there are.
     """
     labels = torch.as_tensor(labels).cpu()
     classes = check_labels(labels, len(class_names) or None)
-    n = len(labels)
-    wanted = default_sizes(n, classes) if sizes is None else _absolute(sizes, n)
-    counts: list[int] = labels.bincount(minlength=classes).tolist()
-    names = list(class_names) or [str(c) for c in range(classes)]
-    _check_enough(counts, wanted, names)
-    members = _members(labels, seed, classes)
-    used = [0] * classes
+    sizes = default_sizes(len(labels), classes) if sizes is None else sizes
+    left = _members(labels, seed, classes)
+    _check_sizes(sizes, [len(c) for c in left], class_names or [str(c) for c in range(classes)])
     parts = []
-    for k, size in enumerate(wanted):
-        later = sum(other > 0 for other in wanted[k + 1 :])  # images each class still has to keep
-        left = [count - start for count, start in zip(counts, used, strict=True)]
-        taken = _apportion(left, size, later)
-        parts.append(
-            _interleaved([members[c][used[c] : used[c] + taken[c]] for c in range(classes)])
-        )
-        used = [start + more for start, more in zip(used, taken, strict=True)]
+    for k, size in enumerate(sizes):
+        later = sum(other > 0 for other in sizes[k + 1 :])  # images each class still has to keep
+        taken = _apportion([len(c) for c in left], size, later)
+        parts.append(_interleaved([c[:n] for c, n in zip(left, taken, strict=True)]))
+        left = [c[n:] for c, n in zip(left, taken, strict=True)]
     return Splits(*parts)
 
 
 def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "labels") -> int:
-    """The number of classes; raises ValueError with the offending entries if one is outside 0..C-1.
-
-    Args:
-        num_classes: C; None means one more than the largest label.
-    """
+    """The number of classes C; raises ValueError with the offending entries outside of 0..C-1."""
     if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
-        raise ValueError(
-            f"{place}: expected integers of shape (N,), got {labels.dtype} {tuple(labels.shape)}"
-        )
+        kind = f"{labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"{shown(place)}: expected integers of shape (N,), got {kind}")
     if not len(labels):
-        raise ValueError(f"{place}: no labels")
+        raise ValueError(f"{shown(place)}: no labels")
     top = int(labels.max()) + 1 if num_classes is None else num_classes
     wrong = ((labels < 0) | (labels >= top)).nonzero()[:, 0].tolist()
     if wrong:
-        first = ", ".join(f"[{i}] = {int(labels[i])}" for i in wrong[:_NAMED])
-        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
-        raise ValueError(f"{place}: should be in 0..{max(top, 1) - 1}, but {first}{more}")
+        entries = listed([f"[{i}] = {int(labels[i])}" for i in wrong])
+        raise ValueError(f"{shown(place)}: should be in 0..{max(top, 1) - 1}, but {entries}")
     return top
 
 
-def _absolute(sizes: tuple[Size, Size, Size], n: int) -> tuple[int, int, int]:
-    if len(sizes) != 3:
-        raise ValueError(f"sizes should be of pretrain, search and validation, got {sizes}")
-    found = []
-    for name, size in zip(Splits._fields, sizes, strict=True):
-        whole = isinstance(size, int) and not isinstance(size, bool)
-        if not (whole and size >= 0) and not (isinstance(size, float) and 0 <= size <= 1):
-            raise ValueError(
-                f"size of {name} should be a number of images or a float in 0..1, got {size!r}"
-            )
-        # 0.29 of 100 is 28.999999999999996
-        found.append(int(size) if whole else math.floor(size * n + 1e-6))
-    if sum(found) > n or not sum(found):
-        raise ValueError(f"sizes {tuple(sizes)} are {sum(found):,} images; the data set has {n:,}")
-    return found[0], found[1], found[2]
-
-
-def _check_enough(counts: list[int], wanted: tuple[int, int, int], names: list[str]) -> None:
-    for part, size in zip(Splits._fields, wanted, strict=True):
+def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) -> None:
+    """Raises ValueError unless every split can have images of every class."""
+    if len(sizes) != 3 or any(type(size) is not int or size < 0 for size in sizes):
+        numbers = "numbers of images for pretrain, search and validation"
+        raise ValueError(f"sizes should be {numbers}, got {sizes}")
+    if not 0 < sum(sizes) <= sum(counts):
+        have = f"{sum(sizes):,} images; the data set has {sum(counts):,}"
+        raise ValueError(f"sizes {tuple(sizes)} are {have}")
+    for part, size in zip(Splits._fields, sizes, strict=True):
         if 0 < size < len(counts):
             raise ValueError(
                 f"{part} of {size} images cannot hold {len(counts)} classes; "
                 f"it needs at least one image of each"
             )
-    parts = sum(size > 0 for size in wanted)
-    few = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n < parts]
+    parts = sum(size > 0 for size in sizes)
+    few = [f"{name} ({n})" for name, n in zip(class_names, counts, strict=True) if n < parts]
     if few:
-        more = f" and {len(few) - _NAMED} more" if len(few) > _NAMED else ""
         raise ValueError(
             f"{parts} disjoint parts need at least {parts} images of every class; "
-            f"too few in: {', '.join(few[:_NAMED])}{more}"
+            f"too few in: {listed(few)}"
         )
 
 
-def _members(labels: Tensor, seed: int, classes: int) -> tuple[Tensor, ...]:
-    """Places of the images of each class, in random order."""
-    order = _shuffled(len(labels), seed)
+def _members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:
+    """Indices of the images of each class, in random order."""
+    keys = sample_keys(hash_int(seed, _STREAM), 0, torch.arange(len(labels)))
+    order = hash_keys(keys, torch.tensor(0)).argsort(stable=True)
     counts: list[int] = labels.bincount(minlength=classes).tolist()
-    return torch.split(order[labels[order].argsort(stable=True)], counts)
-
-
-def _shuffled(n: int, seed: int) -> Tensor:
-    keys = sample_keys(hash_int(seed, _STREAM), 0, torch.arange(n))
-    return hash_keys(keys, torch.zeros(n, dtype=torch.int64)).argsort(stable=True)
+    return list(torch.split(order[labels[order].argsort(stable=True)], counts))
 
 
 def _apportion(left: list[int], size: int, later: int) -> list[int]:
@@ -207,15 +181,11 @@ def _apportion(left: list[int], size: int, later: int) -> list[int]:
     def shortage(c: int) -> int:
         return left[c] * size - taken[c] * total
 
-    classes = range(len(left))
-    while (missing := size - sum(taken)) > 0:
-        open_ = [c for c in classes if taken[c] < top[c]]
-        for c in sorted(open_, key=shortage, reverse=True)[:missing]:
-            taken[c] += 1
-    while (excess := sum(taken) - size) > 0:
-        open_ = [c for c in classes if taken[c] > 1]
-        for c in sorted(open_, key=shortage)[:excess]:
-            taken[c] -= 1
+    while gap := size - sum(taken):
+        step = 1 if gap > 0 else -1
+        open_ = [c for c, n in enumerate(taken) if (n < top[c] if gap > 0 else n > 1)]
+        for c in sorted(open_, key=lambda c: -step * shortage(c))[: abs(gap)]:
+            taken[c] += step
     return taken
 
 
@@ -223,3 +193,37 @@ def _interleaved(groups: list[Tensor]) -> Tensor:
     """All entries, such that every prefix holds about the same share of every group."""
     ranks = [(torch.arange(len(g), dtype=torch.float64) + 0.5) / max(len(g), 1) for g in groups]
     return torch.cat(groups)[torch.cat(ranks).argsort(stable=True)]
+
+
+# Epochs
+
+
+def batch_sizes(count: int, batch: int, copies: int = 1, world_size: int = 1) -> list[int]:
+    """The sizes of an epoch's batches: whole ones, and a last one of at least half a batch.
+
+    Batch norm over a few images would only add noise; fewer images than a batch are one batch.
+    Raises ValueError where one of the `world_size` processes that share a batch would get no row.
+    """
+    whole, rest = divmod(count, batch)
+    sizes = [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
+    if min(sizes) * copies < world_size:
+        raise ValueError(f"{min(sizes)} images in a batch are too few for {world_size} processes")
+    return sizes
+
+
+def epoch_order(count: int, batch: int, seed: int, epoch: int) -> Tensor:
+    """The images of an epoch in the order in which they are trained on, wherever they lie."""
+    generator = torch.Generator().manual_seed(hash_int(seed, epoch))
+    return torch.randperm(count, generator=generator)[: sum(batch_sizes(count, batch))]
+
+
+def batch_rows(images: Tensor, copies: int, rank: int = 0, world: int = 1) -> Tensor:
+    """Index and copy of each row as one number; all images of a copy, then those of the next.
+
+    Process `rank` of `world` takes neighbouring rows, so as many processes as copies see every one
+    of the `images`, which are indices, once each.
+    """
+    numbers = torch.arange(copies).repeat_interleave(len(images))
+    rows = images.repeat(copies) + (numbers << COPY_SHIFT)
+    own = distributed.share(len(rows), rank, world)
+    return rows[own.start : own.stop]

@@ -2,35 +2,149 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from PIL.Image import Image as PilImage
+from PIL.Image import Resampling
 from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from deepaa import distributed
-from deepaa.data.decode_worker import Crop, Decoder, Request
-from deepaa.data.epoch_order import INDEX, batch_rows, epoch_order
-from deepaa.data.folder import list_images
-from deepaa.data.image_file import DEFAULT_READING, BadFile, Reading, check_size, shown
+from deepaa.data.folder import ImageTree, list_images
+from deepaa.data.image_file import (
+    DEFAULT_READING,
+    BadFile,
+    Pixels,
+    Reading,
+    check_size,
+    quiet_pillow,
+    read_image,
+    shown,
+)
 from deepaa.data.scan import (
+    BadImagesError,
+    OnBadImage,
+    ScanReport,
     check_files,
     file_fingerprint,
     in_threads,
-    scan_record,
     usable_cores,
 )
-from deepaa.data.scan_report import BadImagesError, OnBadImage, ScanReport
+from deepaa.data.splits import INDEX, batch_rows, epoch_order
+from deepaa.ops import CANDIDATES, hash_int, resized_crop_box, sample_key
 
+Crop = Literal["random", "centre", "larger"]
+"""What a training picture is cut to: a random box of it, its middle square, or that with more
+pixels than the network sees."""
+SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+"""Areas and shapes of random boxes: those of Inception's preprocessing."""
+EVALUATION_SHORT = 256 / 224
+"""For evaluation the shorter side is resized to this many times the size, then the middle cut.
+A "larger" square has all of it."""
+LONGEST = 4
+"""Pictures longer than so many times their width lose their ends before they are resized."""
+_CROPS = 0x63726F70
+"""Sets the keys of crops apart from those of policies, which have the same seed."""
 PIECE = 32
 """Images a worker decodes at a time, so that a batch comes from many workers."""
-AHEAD = 4
-"""Pieces that each worker is ahead."""
+PREFETCH = 4
+"""Pieces that each worker decodes in advance."""
 MOST_WORKERS = 16
+
+# What a worker does
+
+
+class Request(NamedTuple):
+    """One piece of a batch, which a worker decodes."""
+
+    seed: int
+    epoch: int
+    rows: npt.NDArray[np.int64]
+    places: npt.NDArray[np.int64]
+    """Where in the batch the rows belong; the worker does not need it."""
+
+
+_Batch = tuple[Tensor, list[Request]]
+"""The rows of a batch that this process gets (see `batch_rows`), and the pieces of it."""
+
+
+class Decoder(Dataset[Tensor | BadFile]):
+    """Decodes and cuts the image files of a folder; every worker has a copy.
+
+    Names are bytes in one array: a million Python objects would be copied to each worker.
+    """
+
+    def __init__(self, tree: ImageTree, size: int, crop: Crop | None, reading: Reading) -> None:
+        """`crop` is None for evaluation."""
+        self.root, self.names = tree.root, np.array(tree.names())
+        self.size, self._short = size, round(EVALUATION_SHORT * size)
+        self.side = self._short if crop == "larger" else size
+        self._crop, self._reading = crop, reading
+
+    def path(self, index: int) -> Path:
+        """Where the image lies."""
+        return self.root / os.fsdecode(bytes(self.names[index]))
+
+    def __getitem__(self, request: Request) -> Tensor | BadFile:
+        """The images uint8 (N, 3, side, side) of N rows, or the first file that is bad."""
+        out = np.empty((len(request.rows), 3, self.side, self.side), np.uint8)
+        last, picture = -1, None  # copies of an image are neighbours
+        with quiet_pillow():
+            for place, row in enumerate(request.rows.tolist()):
+                index = row & INDEX
+                if index != last or picture is None:
+                    result = read_image(self.path(index), self._reading)
+                    if isinstance(result, BadFile):
+                        return result  # the parent raises: errors lose parts on the way
+                    last, picture = index, result.image
+                out[place] = np.asarray(self._cut(picture, request, row)).transpose(2, 0, 1)
+        return torch.from_numpy(out)
+
+    def evaluation_view(self, index: int) -> Pixels | BadFile:
+        """One image (3, size, size) as an evaluation sees it, whatever the crop."""
+        result = read_image(self.path(index), self._reading)
+        if isinstance(result, BadFile):
+            return result
+        return np.asarray(centred(result.image, self._short, self.size)).transpose(2, 0, 1)
+
+    def _cut(self, picture: PilImage, request: Request, row: int) -> PilImage:
+        """The square of a picture that belongs into a row."""
+        if self._crop is None:
+            return centred(picture, self._short, self.size)
+        if self._crop != "random":
+            return centred(picture, self.side, self.side)
+        key = sample_key(hash_int(request.seed, _CROPS), request.epoch, row)
+        u = [(hash_int(key, slot) >> 40) * 2.0**-24 for slot in range(CANDIDATES + 2)]
+        x, y, w, h = resized_crop_box(u, picture.height, picture.width, SCALE, RATIO)
+        box = picture.crop((x, y, x + w, y + h))
+        return box.resize((self.size, self.size), Resampling.BICUBIC)
+
+
+def centred(picture: PilImage, short: int, size: int) -> PilImage:
+    """The middle square of side `size` after the shorter side became `short` pixels."""
+    w, h = picture.size
+    if max(w, h) > LONGEST * min(w, h):  # a line of pixels would become an image of gigabytes
+        most = LONGEST * min(w, h)
+        x, y = max(0, w - most) // 2, max(0, h - most) // 2
+        picture = picture.crop((x, y, x + min(w, most), y + min(h, most)))
+        w, h = picture.size
+    longer = int(short * max(w, h) / min(w, h))
+    target = (short, longer) if w <= h else (longer, short)
+    if target != (w, h):
+        picture = picture.resize(target, Resampling.BICUBIC)
+    x, y = round((target[0] - size) / 2), round((target[1] - size) / 2)
+    return picture.crop((x, y, x + size, y + size))
+
+
+# What the program sees
 
 
 class StreamedBatch(NamedTuple):
@@ -59,7 +173,6 @@ class StreamedImages:
         *,
         train: bool,
         workers: int | None = None,
-        seed: int = 0,
         crop: Crop = "random",
         device: torch.device | str = "cpu",
         reading: Reading = DEFAULT_READING,
@@ -88,9 +201,10 @@ class StreamedImages:
             outside_links: Follow links that lead out of the folder.
         """
         check_size(size)
-        if crop not in get_args(Crop):
-            choices = ", ".join(map(repr, get_args(Crop)))
-            raise ValueError(f"crop should be one of {choices}, got {crop!r}")
+        for name, value, kind in (("crop", crop, Crop), ("on_bad_image", on_bad_image, OnBadImage)):
+            if value not in get_args(kind):
+                choices = ", ".join(map(repr, get_args(kind)))
+                raise ValueError(f"{name} should be one of {choices}, got {value!r}")
         if workers is not None and workers < 0:
             raise ValueError(f"workers should be 0 or more, got {workers}")
         tree = list_images(Path(folder), "train" if train else "test", outside_links=outside_links)
@@ -98,7 +212,7 @@ class StreamedImages:
             tree, reading, scan=scan, known=known, on_bad_image=on_bad_image
         )
         """Which files are bad, and what else was noticed; None without a scan."""
-        self.size, self.train, self.seed, self.crop = size, train, seed, crop
+        self.size, self.train, self.crop = size, train, crop
         self.device = torch.device(device)
         self.class_names = tree.class_names
         self.labels = torch.tensor(tree.labels, dtype=torch.int64)
@@ -106,8 +220,12 @@ class StreamedImages:
         self._files = Decoder(tree, size, crop if train else None, reading)
         self.side = self._files.side
         """Of the square images in a batch; `size` unless they are cut "larger"."""
-        self._requests = _Requests()
-        self._loader = _loader(self._files, self._requests, workers)
+        self._epoch: list[_Batch] | None = None
+        """The batches of the epoch that is read now."""
+        self._requests: list[Request] = []
+        """All of them, for the loader, whose workers outlive an epoch."""
+        self._workers = usable_cores(MOST_WORKERS) if workers is None else workers
+        self._loader = _loader(self._files, self._requests, self._workers)
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -121,7 +239,9 @@ class StreamedImages:
 
     def scanned(self) -> dict[str, Any] | None:
         """What the scan found, to be given as `known` another time; None without one."""
-        return None if self.report is None else scan_record(self.report, self.fingerprint)
+        if self.report is None:
+            return None
+        return {"fingerprint": self.fingerprint, **self.report.to_json()}
 
     def sample(self, count: int) -> tuple[Tensor, Tensor]:
         """Some images uint8 (count, 3, size, size) as an evaluation sees them, and their labels.
@@ -135,8 +255,8 @@ class StreamedImages:
         for view in in_threads(lambda i: self._files.evaluation_view(chosen[i]), len(chosen)):
             if isinstance(view, BadFile):
                 raise self._bad(view)
-            views.append(torch.from_numpy(view.copy()).permute(2, 0, 1))
-        return torch.stack(views), self.labels[chosen]
+            views.append(view)
+        return torch.from_numpy(np.stack(views)), self.labels[chosen]
 
     def batches(
         self,
@@ -144,7 +264,7 @@ class StreamedImages:
         batch: int,
         copies: int = 1,
         *,
-        seed: int | None = None,
+        seed: int = 0,
         rank: int = 0,
         world: int = 1,
     ) -> Iterator[StreamedBatch]:
@@ -155,60 +275,56 @@ class StreamedImages:
         of the second. Evaluation takes every image.
 
         Args:
-            epoch: Decides order and crops.
+            epoch: Decides order and crops, together with the seed.
             batch: Different images in a batch.
             copies: Rows for each image, each with a crop of its own; decoded once.
-            seed: Instead of the one given at the start.
             rank: This process; it gets its neighbouring share of the rows of each batch.
             world: Processes in all.
         """
         if batch < 1 or copies < 1:
             raise ValueError(f"batch {batch}, copies {copies}: both should be at least 1")
         distributed.share(0, rank, world)  # refuses a rank that is none
-        seed = self.seed if seed is None else seed
-        order = torch.arange(len(self))
-        if self.train:
-            order = epoch_order(len(self), batch, seed, epoch)
-        plan = _Plan(seed, epoch, order, batch, copies, rank, world)
-        self._requests.plan = plan
-        return _on_device(self._assembled(plan), self.device)
+        count = len(self)
+        order = epoch_order(count, batch, seed, epoch) if self.train else torch.arange(count)
+        batches: list[_Batch] = []
+        for some in torch.split(order, batch):
+            rows = batch_rows(some, copies, rank, world)
+            by_image = (rows & INDEX).argsort(stable=True)  # so that each image is decoded once
+            pieces = torch.split(by_image, PIECE)
+            requests = [Request(seed, epoch, rows[p].numpy(), p.numpy()) for p in pieces]
+            batches.append((rows, requests))
+        self._epoch = batches
+        self._requests[:] = [request for _, requests in batches for request in requests]
+        return _on_device(self._assembled(batches), self.device)
 
-    def close(self) -> None:
-        """End the workers; the next epoch starts new ones."""
-        self._requests.plan = None
-        self._loader = _loader(self._files, self._requests, self._loader.num_workers)
-
-    def _assembled(self, plan: _Plan) -> Iterator[StreamedBatch]:
+    def _assembled(self, batches: list[_Batch]) -> Iterator[StreamedBatch]:
         """The batches in pinned memory where they go on to CUDA."""
-        self._require(plan)
+        self._require_current(batches)
         pieces = iter(self._loader)
-        for rows in plan.rows():
+        for rows, requests in batches:
             shape = (len(rows), 3, self.side, self.side)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-            for request in plan.requests(rows):
-                self._require(plan)
+            for request in requests:
+                self._require_current(batches)
                 images.index_copy_(0, torch.from_numpy(request.places), self._next(pieces))
             labels = self.labels[rows & INDEX]
             if self.device.type == "cuda":
                 labels, rows = labels.pin_memory(), rows.pin_memory()
             yield StreamedBatch(images, labels, rows)
 
-    def _require(self, plan: _Plan) -> None:
-        if self._requests.plan is not plan:
-            raise RuntimeError("this epoch has ended: another one was begun, or it was closed")
+    def _require_current(self, batches: list[_Batch]) -> None:
+        if self._epoch is not batches:
+            raise RuntimeError("this epoch has ended: another one was begun")
 
     def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
         try:
             piece = next(pieces)
         except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
-            # one that dies while it hands images over breaks its connection, and no more is said
-            said = "worker" in str(error)
-            if said is not isinstance(error, RuntimeError):  # else raised by code in a worker
-                raise
+            # `read_image` raises none of these: a worker, or the connection to it, has died
             why = (str(error) or "connection lost").splitlines()[0]
             raise RuntimeError(
                 f"a process that decodes images died ({why}); memory or shared memory may be "
-                f"short: take fewer than {self._loader.num_workers} workers"
+                f"short: take fewer than {self._workers} workers"
             ) from error
         if isinstance(piece, BadFile):
             raise self._bad(piece)
@@ -217,51 +333,10 @@ class StreamedImages:
     def _bad(self, file: BadFile) -> BadImagesError:
         bad = file._replace(path=file.path.relative_to(self._files.root))
         report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
-        return BadImagesError(f"{report.place}: {report.bad_summary()}", report)
+        return BadImagesError(report)
 
 
-class _Plan(NamedTuple):
-    """Which rows each batch of an epoch has, and which pieces of it the workers make."""
-
-    seed: int
-    epoch: int
-    order: Tensor
-    batch: int
-    copies: int
-    rank: int
-    world: int
-
-    def rows(self) -> Iterator[Tensor]:
-        """Index and copy of each row of this process, for each batch."""
-        for at in range(0, len(self.order), self.batch):
-            some = self.order[at : at + self.batch]
-            yield batch_rows(some, self.copies, self.rank, self.world)
-
-    def requests(self, rows: Tensor) -> Iterator[Request]:
-        """The pieces of a batch: copies of an image side by side, so that it is decoded once."""
-        by_image = (rows & INDEX).argsort(stable=True)
-        for at in range(0, len(rows), PIECE):
-            places = by_image[at : at + PIECE]
-            yield Request(self.seed, self.epoch, rows[places].numpy(), places.numpy())
-
-
-class _Requests(Sampler[Request]):
-    """Hands the requests of the current plan to the loader, whose workers outlive an epoch."""
-
-    def __init__(self) -> None:
-        self.plan: _Plan | None = None
-
-    def __iter__(self) -> Iterator[Request]:
-        if self.plan is not None:
-            for rows in self.plan.rows():
-                yield from self.plan.requests(rows)
-
-
-def _loader(
-    files: Decoder, requests: _Requests, workers: int | None
-) -> DataLoader[Tensor | BadFile]:
-    if workers is None:
-        workers = usable_cores(MOST_WORKERS)
+def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Tensor | BadFile]:
     return DataLoader(
         files,
         batch_size=None,  # a request is a piece already
@@ -269,7 +344,7 @@ def _loader(
         num_workers=workers,
         worker_init_fn=_leave_interrupts,
         persistent_workers=workers > 0,
-        prefetch_factor=AHEAD if workers else None,
+        prefetch_factor=PREFETCH if workers else None,
         generator=torch.Generator(),  # its seeds are not used; the global generator is left alone
     )
 

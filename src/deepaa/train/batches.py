@@ -13,15 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from deepaa.data import (
-    INDEX,
-    StreamedImages,
-    batch_rows,
-    batch_sizes,
-    check_shares,
-    epoch_order,
-    place_among,
-)
+from deepaa import distributed
+from deepaa.data import INDEX, StreamedImages, batch_rows, batch_sizes, epoch_order
 from deepaa.ops import apply_batch, sample_keys
 from deepaa.policy import Policy
 from deepaa.train.config import TrainConfig
@@ -80,10 +73,9 @@ class ImageBatches:
         self.images, self.labels = images.to(place), labels.to(place)
         self.image_shape = tuple(images.shape[1:])
         self.policy, self.config, self.workers = policy, config, workers
-        self.rank, self.world = place_among(shared)
+        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
         self.shared = self.world > 1
-        self.sizes = batch_sizes(len(images), config.batch)
-        check_shares(self.sizes, config.copies, self.world)
+        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, every image once, in an order of its own."""
@@ -163,15 +155,14 @@ class StreamedBatches:
         self.images, self.config = images, config
         self.device, self.labels = images.device, images.labels
         self.image_shape: tuple[int, ...] = (3, images.size, images.size)
-        self.rank, self.world = place_among(shared)
+        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
         self.shared = self.world > 1
         self.policy = device_part(policy, images.crop)
         """What the device does."""
         self._crops: Tensor | None = None
         if self.policy is not None and images.side != images.size:
             self._crops = crop_rows(self.policy.table, images.device)
-        self.sizes = batch_sizes(len(images), config.batch)
-        check_shares(self.sizes, config.copies, self.world)
+        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images and labels of each step."""

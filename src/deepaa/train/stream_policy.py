@@ -17,7 +17,7 @@ from deepaa.ops import RESAMPLE_BITS, Operation, Table, bicubic
 from deepaa.policy import Chains, Layers, Phase, Policy, Stage
 
 RESIZED_CROP = Operation("resized_crop")
-"""The default crop of ImageNet; its boxes are those of `deepaa.data.decode_worker`."""
+"""The default crop of ImageNet; its boxes are those of `deepaa.data.streaming`."""
 
 
 def crop_for(policy: Policy | None) -> Crop:

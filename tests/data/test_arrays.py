@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from deepaa.data.arrays import ImageStack, available_memory, check_memory
 from deepaa.data.image_file import squared
-from deepaa.data.image_stack import ImageStack, available_memory, check_memory
 
 
 def noise(h, w):

@@ -1,0 +1,305 @@
+"""Images of .npz files, of torchvision and of other torch data sets, as one array in memory."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL.Image import Image as PilImage
+from torch import Tensor
+
+from deepaa.data.image_file import Pixels, check_size, shown, squared, to_rgb
+from deepaa.data.splits import NoTestPartError, check_labels
+
+KEPT_SIDE = 512
+"""Without a size, images that all have one size up to this side are kept as they are."""
+DEFAULT_SIDE = 224
+"""Without a size, all others are brought to this side."""
+MEMORY_SHARE = 0.6
+"""Images may take this share of the memory that is free."""
+_CHUNK = 128
+"""So many images are seen before memory is taken: sizes that differ mostly do so early."""
+
+Part = tuple[Pixels, Tensor, tuple[str, ...]]
+"""uint8 (N, 3, H, W), int64 (N,) and the class names of one part of a data set."""
+
+
+class ImageStack:
+    """Collects images of any size; ends as uint8 (N, 3, H, W).
+
+    With a `size` every image becomes a square of that side. Without, images keep the size they all
+    share up to 512 pixels a side; as soon as one differs or is larger, all become squares of 224.
+    What was collected before then still has all its pixels, so the order changes nothing.
+    """
+
+    def __init__(self, capacity: int, size: int | None, place: str) -> None:
+        """`capacity` is the most images that may come; `place` names the source in errors."""
+        check_size(size)
+        self._capacity, self._size, self._place = capacity, size, place
+        self._buffer: Pixels | None = None
+        self._count = 0
+        self._waiting: list[Pixels] = []
+
+    def prepare(self, image: Pixels) -> Pixels:
+        """The image (H, W, 1 or 3) with three channels, resized if it will be: for threads."""
+        image = np.broadcast_to(image, (*image.shape[:2], 3))
+        if self._size is None and max(image.shape[:2]) > KEPT_SIDE:
+            self._size = DEFAULT_SIDE
+        return image if self._size is None else squared(image, self._size)
+
+    def add(self, image: Pixels) -> None:
+        """Add an image (H, W, 1 or 3), prepared or not."""
+        self._waiting.append(self.prepare(image))
+        if len(self._waiting) == _CHUNK:
+            self._store()
+
+    def images(self) -> Pixels:
+        """All images so far: (N, 3, H, W)."""
+        if self._waiting:
+            self._store()
+        if self._buffer is None:
+            raise ValueError(f"{self._place}: no images")
+        return self._buffer[: self._count]
+
+    def _store(self) -> None:
+        """Move the waiting images to the buffer; where it has another size, make a new one."""
+        images, old = self._waiting, self._buffer
+        shapes = {image.shape[:2] for image in images}
+        if old is not None:
+            shapes.add(old.shape[2:])
+        if self._size is None and len(shapes) > 1:
+            self._size = DEFAULT_SIDE
+        h, w = shapes.pop() if self._size is None else (self._size, self._size)
+        if old is None or old.shape[2:] != (h, w):
+            what = f"{self._place}: {self._capacity:,} images of {h} x {w} pixels"
+            check_memory(3 * h * w * self._capacity, what)
+            if old is not None:
+                images = [*old[: self._count].transpose(0, 2, 3, 1), *images]
+            self._buffer, self._count = np.empty((self._capacity, 3, h, w), np.uint8), 0
+        assert self._buffer is not None
+        for image in images:
+            fitted = image if self._size is None else squared(image, self._size)
+            self._buffer[self._count] = fitted.transpose(2, 0, 1)
+            self._count += 1
+        self._waiting = []
+
+
+def stacked(images: Sequence[Pixels] | Pixels, size: int | None, place: str) -> Pixels:
+    """(N, 3, H, W) of N images (H, W, 1 or 3), all of one size; see `ImageStack`."""
+    stack = ImageStack(len(images), size, place)
+    for image in images:
+        stack.add(image)
+    return stack.images()
+
+
+def check_memory(needed: int, what: str) -> None:
+    """Raises MemoryError where `needed` bytes are more than 60 % of the free memory."""
+    free = available_memory()
+    if free is not None and needed > MEMORY_SHARE * free:
+        raise MemoryError(
+            f"{what} need {needed / 1e9:.1f} GB of memory; "
+            f"{MEMORY_SHARE:.0%} of the {free / 1e9:.1f} GB that are free may be used. "
+            "Give a smaller size or fewer images"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes of free memory; None where the system does not say, as outside of Linux."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line), None)
+
+
+# .npz files, read without ever running what a file holds
+
+Pairs = tuple[tuple[str, str], ...]
+TRAIN: Pairs = (("x_train", "y_train"), ("train_images", "train_labels"))
+TEST: Pairs = (("x_test", "y_test"), ("test_images", "test_labels"))
+WHOLE: Pairs = (("x", "y"), ("images", "labels"))
+"""Names of the images and their labels; a file without parts is all training data."""
+
+
+class Arrays:
+    """The arrays of an open .npz file."""
+
+    def __init__(self, data: np.lib.npyio.NpzFile) -> None:
+        """`data` was opened with allow_pickle=False."""
+        self._data = data
+        self.names: list[str] = list(data.files)
+
+    def images(self, name: str) -> Pixels:
+        """uint8 (N, H, W, 1 or 3), whichever way it is stored.
+
+        Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
+        """
+        stored = self.read(name)
+        if stored.dtype != np.uint8:
+            raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
+        array = stored[..., None] if stored.ndim == 3 else stored
+        if array.ndim == 4 and array.shape[3] not in (1, 3):
+            array = array.transpose(0, 2, 3, 1)
+        if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
+            shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
+            raise ValueError(f"{name} has shape {stored.shape}, expected {shapes}")
+        return array
+
+    def labels(self, name: str) -> Tensor:
+        """int64 (N,), also from (N, 1)."""
+        array = self.read(name)
+        if array.ndim == 2 and array.shape[1] == 1:
+            array = array[:, 0]
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            kind = f"{array.dtype} of shape {array.shape}"
+            wanted = "the number of each image's class: integers (N,)"
+            raise ValueError(f"{name} holds {kind}, expected {wanted}")
+        return torch.from_numpy(array.astype(np.int64))
+
+    def first_of(self, pairs: Pairs) -> tuple[str, str] | None:
+        """The first pair of names of which the file has both arrays."""
+        return next((pair for pair in pairs if set(pair) <= set(self.names)), None)
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """The array as it is stored, if the memory allows."""
+        entries = self._data.zip.infolist() if self._data.zip else []
+        stored = {entry.filename: entry.file_size for entry in entries}
+        check_memory(stored.get(f"{name}.npy", 0), f"array {name}")
+        found: npt.NDArray[Any] = self._data[name]
+        return found
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Arrays]:
+    """The file's arrays; whatever is wrong with it is a ValueError that begins with its path."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            if not isinstance(data, np.lib.npyio.NpzFile):
+                raise ValueError("not an .npz file")
+            yield Arrays(data)
+    except (MemoryError, NoTestPartError) as error:
+        raise type(error)(f"{shown(path)}: {error}") from error
+    except Exception as error:  # zipfile, zlib and numpy each raise their own
+        raise ValueError(f"{shown(path)}: {error}") from error
+
+
+def read_npz(path: Path, split: str, size: int | None) -> Part:
+    """The "train" or "test" part of a file."""
+    pairs = (*TRAIN, *WHOLE) if split == "train" else TEST
+    with open_npz(path) as arrays:
+        pair = arrays.first_of(pairs)
+        if pair is None:
+            choices = " or ".join(f"{x} and {y}" for x, y in pairs)
+            error = NoTestPartError if split == "test" else ValueError
+            raise error(f"has no {split} part: no {choices}; it has {arrays.names}")
+        x, y = pair
+        images, labels = arrays.images(x), arrays.labels(y)
+        if len(images) != len(labels):
+            raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
+        if "class_names" in arrays.names:
+            names = tuple(map(str, arrays.read("class_names")))
+            check_labels(labels, len(names), y)
+        else:
+            classes = check_labels(labels, place=y)
+            if split == "test" and (train := arrays.first_of(TRAIN)):
+                classes = max(classes, check_labels(arrays.labels(train[1]), place=train[1]))
+            names = tuple(str(c) for c in range(classes))
+    return stacked(images, size, shown(path)), labels, names
+
+
+# torchvision
+
+_FLAG: Mapping[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
+_SPLIT: Mapping[str, dict[str, Any]] = {"train": {"split": "train"}, "test": {"split": "test"}}
+_TRAINVAL = {**_SPLIT, "train": {"split": "trainval"}}
+DATASETS: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    **dict.fromkeys(("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "KMNIST"), _FLAG),
+    **dict.fromkeys(("SVHN", "STL10", "Food101", "Flowers102", "DTD", "GTSRB"), _SPLIT),
+    **dict.fromkeys(("OxfordIIITPet", "FGVCAircraft"), _TRAINVAL),
+    "EuroSAT": {"train": {}},
+}
+"""The classes of torchvision.datasets that are known by name, and the arguments of each part."""
+SHORT_NAMES = {"CIFAR10": "cifar10", "CIFAR100": "cifar100"}
+"""Names of their own for two of them."""
+TORCHVISION = "torchvision:"
+"""What may stand before a name."""
+
+
+def torchvision_name(source: str) -> str | None:
+    """The data set of torchvision that a source means by its name; None for other sources."""
+    name = source.removeprefix(TORCHVISION)
+    if name in DATASETS and (name != source or not Path(source).exists()):
+        return name
+    return next((name for name, short in SHORT_NAMES.items() if short == source), None)
+
+
+def read_torchvision(
+    name: str, split: str, root: Path, size: int | None, *, download: bool
+) -> Part:
+    """One part of a data set of torchvision."""
+    if split not in DATASETS[name]:
+        raise NoTestPartError(f"{name}: has no {split} part")
+    from torchvision import datasets  # not needed to apply policies
+
+    try:
+        dataset = getattr(datasets, name)(root=root, download=download, **DATASETS[name][split])
+    except (RuntimeError, OSError) as error:
+        if download:
+            raise RuntimeError(f"{name} could not be downloaded to {root}: {error}") from error
+        raise FileNotFoundError(
+            f"{name}: not found under {root}, or damaged ({error}). Fetch it with download=True "
+            "(--download), or say with root where it lies, in its official layout"
+        ) from error
+    return read_items(dataset, name, size)
+
+
+def read_items(dataset: Any, name: str, size: int | None = None) -> Part:
+    """The images, labels and class names of an object whose items are images with their labels."""
+    n = len(dataset)
+    stack = ImageStack(n, size, name)
+    labels = torch.empty(n, dtype=torch.int64)
+    for i in range(n):
+        image, labels[i] = _item(dataset, i, name)
+        stack.add(image)
+    return stack.images(), labels, _class_names(dataset, labels)
+
+
+def _item(dataset: Any, i: int, name: str) -> tuple[Pixels, int]:
+    try:
+        image, label = dataset[i]
+    except Exception as error:  # a damaged file raises whatever Pillow's parsing happens to hit
+        raise ValueError(f"{name}[{i}] cannot be read as an image and a label: {error}") from error
+    try:
+        return _pixels(image), operator.index(label)
+    except (TypeError, ValueError) as error:
+        kind = f"{type(image).__name__} with {type(label).__name__} {label!r}"
+        raise ValueError(
+            f"{name}[{i}] is no image with an integer label ({kind}): {error}"
+        ) from error
+
+
+def _pixels(image: Any) -> Pixels:
+    if isinstance(image, PilImage):
+        return np.asarray(to_rgb(image))
+    if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3:
+        if image.shape[0] in (1, 3):
+            return image.permute(1, 2, 0).numpy()
+        raise ValueError(f"a tensor should be (1 or 3, H, W), got {tuple(image.shape)}")
+    without = "; leave out the transform" if isinstance(image, Tensor) else ""
+    raise TypeError(f"expected a PIL image or a uint8 tensor (C, H, W){without}")
+
+
+def _class_names(dataset: Any, labels: Tensor) -> tuple[str, ...]:
+    """The names that the data set gives its classes, or their numbers."""
+    count = int(labels.max()) + 1 if len(labels) else 0
+    names = getattr(dataset, "classes", None)
+    if not isinstance(names, (list, tuple)) or len(names) < count:
+        return tuple(str(c) for c in range(count))
+    # torchvision's ImageNet has a tuple of synonyms for each
+    return tuple(str(n[0]) if isinstance(n, (list, tuple)) and n else str(n) for n in names)
