@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from bench_search import main, measure_search, search_tables
 
-from deepaa.search.presets import PRESETS
+from deepaa.search import PRESETS
 
 TINY = {"images": 2, "validation": 4, "heldout": 4, "prefixes": 1, "chains": 8}
 

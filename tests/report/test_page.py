@@ -36,7 +36,7 @@ from deepaa.report.pictures import data_url, find_originals, layer_rows, transfo
 from deepaa.report.policy_tables import top_transformations
 from deepaa.report.search_tables import stop_text
 from deepaa.runs.run import Run, read_history
-from deepaa.search.presets import ProxyConfig
+from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.results import SeedResult, document
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from deepaa import CIFAR, Operation
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.presets import PRESETS, ProxyConfig
 from deepaa.search.settings import (
+    PRESETS,
+    ProxyConfig,
+    SearchConfig,
     Settings,
     SettingsRequest,
     settings_from_json,

@@ -188,7 +188,7 @@ def search(
                 outside_links=outside_links,
                 read=read,
             ),
-            weights=None if weights is None else str(weights.resolve()),
+            weights=weights,
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
         )

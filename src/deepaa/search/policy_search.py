@@ -1,7 +1,7 @@
 """A whole search on images in memory: splits, a pre-trained network, layers, the files of a run.
 
 A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
-the same policy, bit for bit.
+the same policy, bit for bit. `forecast` says before what it would cost.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
 from deepaa.distributed import run_on_main
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
-from deepaa.ops import Operation, Space
+from deepaa.ops import Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import Run, RunError, StopAskedError, part_of, read_json
-from deepaa.search.gradient_matching.check_model import check_untrained
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.minibatch import SearchData
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
-from deepaa.search.gradient_matching.search import Search
-from deepaa.search.presets import ProxyConfig
+from deepaa.runs import Run, RunError, StopAskedError, duration, part_of, read_json
+from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
+from deepaa.search.gradient_matching.rewards import SearchData
+from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
+ENOUGH_SECONDS = 0.3
+"""Seconds of work that show the speed of a network."""
+DAY = 86_400.0
 
 
 class PolicySearch:
@@ -239,18 +240,96 @@ class PolicySearch:
 
 def _differences(config: SearchConfig) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = dataclasses.replace(SearchConfig(), seed=config.seed)
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    usual = dataclasses.asdict(dataclasses.replace(SearchConfig(), seed=config.seed))
     texts = [
         f"{name}={'auto' if value is None else value}"
-        for name, value in values.items()
-        if value != getattr(usual, name)
+        for name, value in dataclasses.asdict(config).items()
+        if value != usual[name]
     ]
     return ", ".join(texts) or "the defaults"
 
 
 def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
     """The policy of crop, flip and cutout, without those that the space leaves out."""
-    have: dict[str, Operation] = {op.name: op for op in space.operations}
+    have = {op.name: op for op in space.operations}
     wanted = [have[name] for name in names if name in have]
     return Policy.always(*wanted) if wanted else Policy.identity(space)
+
+
+# What a search costs
+
+
+def forecast(search: PolicySearch) -> dict[str, str]:
+    """What a search would do and what it would cost, a text for each subject."""
+    search.check_model()
+    data, device, space = search.data, search.device, search.space
+    images, labels = data.images[:256].to(device), data.labels[:256].to(device)
+    frozen = optimized_copy(frozen_copy(search.model), images[:2], labels[:2])
+    each = seconds_per_pass(frozen, images, labels)
+    passes = search.config.passes_left(len(space))
+    counts = {name: len(part) for name, part in search.splits._asdict().items()}
+    training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
+    seconds = (passes + training) * each
+    shape = " x ".join(map(str, data.images.shape[1:]))
+    weights = sum(p.numel() for p in search.model.parameters())
+    memory = memory_needed(search.config, frozen, images, len(space))
+    lines = {
+        "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
+        f"{len(data.class_names)} classes",
+        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        + f"; {search.config.heldout:,} of the search's are held out",
+        "space": f"{len(space)} transformations of {len(space.operations)} operations",
+        "network": f"{weights:,} weights on {device}",
+        "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
+        "MB for the network",
+        "passes": f"{passes:,} in the search at most, {training:,} in pre-training",
+        "time": f"about {duration(seconds)}, at {1 / each:,.0f} passes a second measured now",
+    }
+    if seconds > DAY and device.type == "cpu":
+        lines["hint"] = "--preset demo --size 32 takes minutes on a CPU"
+    return lines
+
+
+def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Seconds that one image takes through the network and back, measured now, in float32.
+
+    A few images first, more while they are quick: a large network on a CPU takes seconds for each.
+    """
+    derivatives, count = Derivatives(frozen), 4
+    while True:
+        part, answers = images[:count], labels[:count]
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            derivatives.mean_gradient(part, answers)
+            if images.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+        if count >= len(images) or min(taken) > ENOUGH_SECONDS:
+            return min(taken) / len(part)
+        count *= 4
+
+
+def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
+    """Bytes that a pass through the network takes at once: weights, images and activations.
+
+    Args:
+        rows: The transformations of the space.
+    """
+    counted = [0]
+
+    def count(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and not isinstance(module, nn.Identity):
+            counted[0] += output.nbytes
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    try:
+        with torch.no_grad():
+            model(images[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = sum(p.nbytes for p in model.parameters())
+    # values and their tangents, or their gradients; weights, v, two of g and the direction
+    most = max(config.validation, config.chains or 0, config.prefixes * rows, rows)
+    return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)

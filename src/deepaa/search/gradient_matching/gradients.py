@@ -3,24 +3,40 @@
 The reward of a transformation (Eq. 9) is the inner product of one image's gradient with a
 direction. That is the derivative of the image's loss as the weights move along the direction, a
 Jacobian-vector product (JVP): one forward-mode pass gives it for a whole batch, and no gradient per
-image is ever stored.
+image is ever stored. Networks for which this would go wrong are refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
+from deepaa.models import checked_outputs
 from deepaa.search.gradient_matching import forward_mode
+from deepaa.search.gradient_matching.forward_mode import channels_last, folded
 
 Params = dict[str, Tensor]
 """Tensors by the names of the parameters that they belong to."""
+DUAL_TOLERANCE = 1e-5
+"""The largest relative error of dual numbers in float64: right ones agree to many digits."""
+TOLERANCE = 0.05
+"""The largest relative error of torch's forward mode, of which some models allow float32 only."""
+FLOAT64_STEP = 1e-7
+"""Of finite differences in float64: there it is both exact and clear of rounding."""
+FLOAT32_STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
+"""Of finite differences in float32: large ones meet rectifiers that turn, small ones rounding."""
+LAYOUT_TOLERANCE = 0.1
+"""Of the gradient of another layout: rounding is far below, another network far above."""
 
 
 class Derivatives:
@@ -118,11 +134,9 @@ class Derivatives:
             )
         return dict(zip(leaves, found, strict=True))
 
-    def _torch_jvp(
-        self, params: Params, direction: Params, images: Tensor, labels: Tensor
-    ) -> Tensor:
+    def _torch_jvp(self, params: Params, direction: Params, *batch: Tensor) -> Tensor:
         def losses(moved: Params) -> Tensor:
-            return self._losses(moved, images, labels)
+            return self._losses(moved, *batch)
 
         found: Tensor = forward_mode.jvp(losses, (params,), (direction,))[1]
         return found
@@ -174,11 +188,9 @@ def _tied_tensors(model: nn.Module) -> Mapping[str, str] | None:
     """
     named: list[tuple[str, Tensor]] = [*model.named_parameters(remove_duplicate=False)]
     named += model.named_buffers(remove_duplicate=False)
-    if len({id(tensor) for _, tensor in named}) == len(named):
+    first = {id(tensor): name for name, tensor in reversed(named)}
+    if len(first) == len(named):
         return None
-    first: dict[int, str] = {}
-    for name, tensor in named:
-        first.setdefault(id(tensor), name)
     held = {}
     for place, module in model.named_modules():  # each module once
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -205,58 +217,190 @@ def _unfused_attention() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-# The cosine similarity and its derivative
-
-
 def flattened(params: Params) -> Tensor:
     """All numbers in one float64 vector: sums over millions of small terms need the digits."""
     return torch.cat([p.reshape(-1) for p in params.values()]).double()
 
 
-def cosine_and_direction(
-    target: Params, gradient: Params, other: Params | None = None, *, normalise: bool = True
-) -> tuple[Tensor, Params]:
-    """The cosine of v and g, and the direction u in which moving g raises it (bracket of Eq. 9).
+# Networks that are searched with. The checks run code of users, which may raise anything.
 
-    u = v / |g| - (v.g) g / |g|^3, divided by |v| too when `normalise`: the exact derivative of the
-    cosine, which weighs all images alike. Where either vector is zero, both results are zero.
 
-    An estimate of g from few draws is too long, and u would then leave a part of g in: rewards of
-    transformations with large gradients come out too high. Products of two estimates have no such
-    bias: |g|^2 = a.b and (v.g) g = ((v.a) b + (v.b) a) / 2. With m = (a + b) / 2 and
-    d = (a - b) / 2 these are m.m - d.d and (v.m) m - (v.d) d. Two estimates may be at odds, so d
-    is scaled down until |g|^2 keeps half of m.m.
+def check_model(
+    model: nn.Module, images: Tensor, labels: Tensor, largest: int | None = None
+) -> None:
+    """Refuse a model whose rewards would be wrong, with the reason.
+
+    Layers that mix images or draw numbers have no gradient per image.
 
     Args:
-        target: v, the mean gradient of the original images.
-        gradient: g, or an estimate a of it.
-        other: An estimate b from other draws.
+        largest: The largest label of all data, of which `labels` are a part.
     """
-    v, a = flattened(target), flattened({name: gradient[name] for name in target})
-    b = a if other is None else flattened({name: other[name] for name in target})
-    v2, (m, d, share, g2) = v @ v, _joined(a, b)
-    empty = (g2 <= 0) | (v2 <= 0)
-    length, v_length = (torch.where(empty, 1.0, square).sqrt() for square in (g2, v2))
-    scale = torch.where(empty, 0.0, 1 / (length * v_length if normalise else length))
-    along = ((v @ m) * m - share * (v @ d) * d) / torch.where(empty, 1.0, g2)
-    flat = torch.split(scale * (v - along), [p.numel() for p in target.values()])
-    direction = {
-        name: part.view(p.shape).to(p.dtype)
-        for (name, p), part in zip(target.items(), flat, strict=True)
-    }
-    return _cosine(v, a, b, v_length, empty), direction
+    if hasattr(model, "_orig_mod"):
+        raise ValueError("the model is compiled; pass the original (model._orig_mod)")
+    for name, module in model.named_modules():
+        where = f"layer {name!r} ({type(module).__name__})"
+        if module.training and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(f"{where} is in training mode and mixes images: call model.eval()")
+        if module.training and isinstance(module, nn.modules.dropout._DropoutNd):
+            raise ValueError(f"{where} is in training mode and random: call model.eval()")
+    outputs = _class_outputs(model, images, labels, largest)
+    with torch.no_grad():
+        again, alone = model(images), model(images[:1])
+    size = outputs.norm()
+    if not bool((again - outputs).norm() <= 1e-3 * size):
+        raise ValueError("the model gives other outputs when asked again: a layer is random")
+    if not bool((alone - outputs[:1]).norm() <= 1e-2 * size):
+        raise ValueError("the model's output for an image depends on the other images of a batch")
+    gradient = flattened(Derivatives(model).mean_gradient(images, labels))
+    if not bool(torch.isfinite(gradient).all()):
+        raise ValueError("the model's gradient is not finite")
+    if not bool(gradient.any()):
+        raise ValueError("the model's gradient is zero: is it trained, and are its weights free?")
 
 
-def _joined(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """M and d of two estimates, the share of d.d that counts, and |g|^2."""
-    m, d = (a + b) / 2, (a - b) / 2
-    m2, d2 = m @ m, d @ d
-    share = torch.where(d2 > 0, m2 / (2 * d2), 1.0).clamp(max=1)
-    return m, d, share, m2 - share * d2
+def optimized_copy(model: nn.Module, images: Tensor, labels: Tensor) -> nn.Module:
+    """The fastest layout of a frozen model that has the same gradient on these images."""
+    expected = flattened(Derivatives(model).mean_gradient(images, labels))
+    layouts: list[Callable[[nn.Module], nn.Module]] = [lambda same: channels_last(deepcopy(same))]
+    if not images.is_cuda:
+        layouts = [lambda same: channels_last(folded(same)), folded, *layouts]
+    for layout in layouts:
+        # a view of pixels as a row, for example, fails where channels come last
+        with suppress(Exception):
+            fast = layout(model)
+            found = flattened(Derivatives(fast).mean_gradient(images, labels))
+            is_close = (found - expected).norm() <= LAYOUT_TOLERANCE * expected.norm()
+            if found.shape == expected.shape and bool(is_close):
+                return fast
+    return model
 
 
-def _cosine(v: Tensor, a: Tensor, b: Tensor, v_length: Tensor, empty: Tensor) -> Tensor:
-    """The cosine of v and g, from estimates scaled to one length: a longer one counts no more."""
-    lengths = (torch.where(x @ x > 0, x @ x, 1.0).sqrt() for x in (a, b))
-    m, _, _, g2 = _joined(*(x / length for x, length in zip((a, b), lengths, strict=True)))
-    return torch.where(empty, 0.0, v @ m / (v_length * torch.where(empty, 1.0, g2).sqrt()))
+def check_untrained(model: nn.Module, images: Tensor, labels: Tensor, largest: int) -> None:
+    """Refuse before its training a model that no training makes fit, with the reason."""
+    with torch.no_grad():
+        _class_outputs(model, images, labels, largest)
+    direction = {name: torch.zeros_like(p) for name, p in trainable(model).items()}
+    traced = forward_mode.trace(model)
+    for nodes in (None,) if traced is None else (traced, None):
+        try:
+            Derivatives(model, nodes=nodes).loss_jvp(images, labels, direction)
+            return
+        except Exception as error:
+            problem = error
+    raise _no_forward_mode(problem) from problem
+
+
+def _class_outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: int | None) -> Tensor:
+    """(N, classes) what the model gives for the images, if that is one number for each class."""
+    outputs: Tensor = checked_outputs(model, images)
+    if outputs.ndim != 2 or len(outputs) != len(images):
+        raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
+    smallest, largest = int(labels.min()), max(int(labels.max()), largest or 0)
+    if largest >= outputs.shape[1] or smallest < 0:
+        raise ValueError(
+            f"labels run from {smallest} to {largest}, but the model has {outputs.shape[1]} outputs"
+        )
+    return outputs
+
+
+def checked_trace(
+    model: nn.Module, images: Tensor, labels: Tensor
+) -> list[forward_mode.Node] | None:
+    """The traced network, if dual numbers give the JVPs that finite differences give.
+
+    Such a model needs torch's forward mode no more, nor the seconds that loading it takes.
+    """
+    nodes = forward_mode.trace(model)
+    if nodes is None:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    try:
+        direction = {
+            name: (p.double().norm() / math.sqrt(p.numel())).cpu()
+            * torch.randn(p.shape, generator=generator, dtype=torch.float64)
+            for name, p in trainable(model).items()
+        }
+        error = _jvp_error(model, images, labels, direction, nodes)
+    except Exception:  # a layer that is not what it seemed, or insists on float32
+        return None
+    return nodes if error < DUAL_TOLERANCE else None
+
+
+def check_forward_mode(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    """Refuse a model whose forward-mode derivative is missing or not that of finite differences."""
+    gradient, error = Derivatives(model).mean_gradient(images, labels), math.nan
+    with suppress(Exception):  # a model that insists on float32
+        error = _jvp_error(model, images, labels, gradient)
+    try:
+        if not error < TOLERANCE:
+            steps = FLOAT32_STEPS
+            error = min(_jvp_error(model, images, labels, gradient, None, s) for s in steps)
+    except Exception as reason:
+        raise _no_forward_mode(reason) from reason
+    if not error < TOLERANCE:
+        raise ValueError(
+            f"the model's forward-mode derivative is off by {100 * error:.0f} % from finite "
+            "differences or from the gradient; a layer with its own jvp or backward, or one that "
+            "is random, may be the cause"
+        )
+
+
+def _jvp_error(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    direction: Params,
+    nodes: Sequence[forward_mode.Node] | None = None,
+    relative_step: float | None = None,
+) -> float:
+    """The relative error of JVPs against central differences, and of their mean to the gradient.
+
+    The median over images: where a rectifier turns within the step, a difference is no derivative.
+    The gradient shows layers with a backward pass of their own, such as one that rounds.
+
+    Args:
+        relative_step: None computes all in float64, where rounding hides nothing.
+    """
+    if relative_step is None:
+        wide = deepcopy(model).double()
+        with _InFloat64():
+            return _jvp_error(wide, images, labels, direction, nodes, FLOAT64_STEP)
+    params = trainable(model)
+    images = images.to(next(iter(params.values())).dtype) if images.is_floating_point() else images
+    norm = flattened(direction).norm()
+    direction = {name: (d / norm).to(params[name]) for name, d in direction.items()}
+    derivatives = Derivatives(model, nodes=nodes)
+    products = derivatives.loss_jvp(images, labels, direction)
+    step = relative_step * max(1.0, flattened(params).norm().item())
+    ahead, behind = (
+        derivatives.losses(images, labels, {k: p + way * direction[k] for k, p in params.items()})
+        for way in (step, -step)
+    )
+    difference = (ahead - behind) / (2 * step)
+    error = (products - difference).abs().median() / difference.abs().mean().clamp(min=1e-12)
+    gradient = derivatives.mean_gradient(images, labels)
+    along = torch.dot(flattened(gradient), flattened(direction))
+    apart = (products.mean() - along).abs() / torch.maximum(along.abs(), products.abs().mean())
+    return max(float(error), float(apart))
+
+
+class _InFloat64(TorchFunctionMode):
+    """Has code that names float32, as `images.float()` does, compute in float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Called by torch in the place of each of its functions."""
+        args = tuple(torch.float64 if each is torch.float32 else each for each in args)
+        named = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
+        call: Callable[..., Any] = Tensor.double if func is Tensor.float else func
+        return call(*args, **named)
+
+
+def _no_forward_mode(reason: Exception) -> ValueError:
+    return ValueError(f"the model has no forward-mode derivative: {first_line(reason)}")
+
+
+def first_line(error: Exception) -> str:
+    """What an error of torch says first; the rest is long."""
+    return str(error).strip().split("\n")[0]

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,28 +20,33 @@ from torch import Tensor, nn
 from deepaa import distributed
 from deepaa.ops import Space, hash_int, to_device
 from deepaa.policy import Layers, Policy
-from deepaa.search.gradient_matching.check_model import (
-    bfloat16_problem,
+from deepaa.search.gradient_matching.gradients import (
+    Derivatives,
     check_forward_mode,
     check_model,
     checked_trace,
+    first_line,
+    optimized_copy,
 )
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.fold_batchnorm import optimized_copy
-from deepaa.search.gradient_matching.gradients import Derivatives
-from deepaa.search.gradient_matching.graphs import GradientMatcher
 from deepaa.search.gradient_matching.layer import (
     Evaluation,
     LayerOptimizer,
+    Rewards,
     evaluate_layer,
     leading_operation,
     prefer_leader,
     restricted,
     summarize,
 )
-from deepaa.search.gradient_matching.minibatch import Indices, MinibatchSampler, SearchData
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
-from deepaa.search.gradient_matching.rewards import Rewards, layer_inputs, policy_inputs
+from deepaa.search.gradient_matching.rewards import (
+    GradientMatcher,
+    Indices,
+    MinibatchSampler,
+    SearchData,
+    layer_inputs,
+    policy_inputs,
+)
+from deepaa.search.settings import SearchConfig
 from deepaa.train import precision_on
 
 log = logging.getLogger(__name__)
@@ -48,6 +54,47 @@ log = logging.getLogger(__name__)
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Limits of a group, the images of a step that are augmented and sent through the network together:
 the bytes of all their versions, and their number."""
+
+
+class StepRecord(NamedTuple):
+    """The state of a layer after one step."""
+
+    layer: int
+    step: int
+    similarity: float
+    """The mean cosine of v and g over the step's images."""
+    identity: float
+    """The probability of identity."""
+    perplexity: float
+    top: list[tuple[str, float]]
+    """The leading operations and their shares."""
+    passes: int
+    """Images through the network since the search began."""
+    skipped: int
+    """Images that were left out since then because a reward or a cosine was not finite."""
+    seconds: float
+
+
+class LayerRecord(NamedTuple):
+    """A finished layer, measured on held-out images."""
+
+    layer: int
+    kept: bool
+    reason: str
+    gain: float
+    gain_error: float
+    improvement_mean: float
+    improvement_std: float
+    deepta_mean: float
+    deepta_std: float
+    passes: int
+    seconds: float
+    memory: float | None = None
+    """The most GB of GPU memory that were in use so far."""
+    identity: float | None = None
+    """Of the layer as it was found, before it was reduced to its leading operation."""
+    perplexity: float | None = None
+    top: list[tuple[str, float]] | None = None
 
 
 class Search:
@@ -66,35 +113,33 @@ class Search:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
         self.chunk = config.chunk
-        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // self._bytes_per_image()))
-        self._sampler = MinibatchSampler(
-            data,
-            validation=config.validation,
-            heldout=config.heldout,
-            same_class=config.same_class,
-            seed=config.seed,
-        )
+        versions = config.validation + config.prefixes * len(self.table) + config.chains
+        each = versions * data.images[0].numel()
+        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // each))
+        self._sampler = MinibatchSampler(data, config)
         self._prepare_model(model)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
-        self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
-        self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
+        # (heldout,) cosines of the original images and of the layers kept so far, once measured
+        self._baseline = self._previous = torch.zeros(0, dtype=torch.float64)
         self._start_layer()
 
     def _prepare_model(self, model: nn.Module) -> None:
         """Check the model, lay it out for its device, and choose how it is differentiated."""
-        c, few = self.config, slice(0, min(16, len(self.data.images)))
+        c, few = self.config, slice(0, 16)
         images, labels = (part[few].to(self.device) for part in self.data[:2])
         check_model(model, images, labels, largest=int(self.data.labels.max()))
         self.model = optimized_copy(model, images, labels)
         self.precision = precision_on(self.device, c.precision)
-        if self.precision == "bfloat16" and (
-            problem := bfloat16_problem(self.model, images, labels)
-        ):
-            if c.precision != "auto":
-                raise ValueError(f"the model does not run in bfloat16: {problem}")
-            log.warning("the model does not run in bfloat16, float32 serves: %s", problem)
-            self.precision = "float32"
+        if self.precision == "bfloat16":
+            try:
+                Derivatives(self.model, dtype=torch.bfloat16).losses(images, labels)
+            except (RuntimeError, TypeError) as error:
+                problem = f"the model does not run in bfloat16: {first_line(error)}"
+                if c.precision != "auto":
+                    raise ValueError(problem) from error
+                log.warning("%s; float32 serves", problem)
+                self.precision = "float32"
         self.compiled = self.device.type == "cuda" if c.compile is None else c.compile
         self._nodes = None
         if self.compiled or self.device.type == "cpu":
@@ -113,18 +158,7 @@ class Search:
         )
         return GradientMatcher(derivatives, normalise=self.config.normalise_target)
 
-    def _bytes_per_image(self) -> int:
-        """The bytes of all versions of one image of a step."""
-        c = self.config
-        versions = c.validation + c.prefixes * len(self.table) + (c.chains or 0)
-        return versions * self.data.images[0].numel()
-
     # What is found
-
-    @property
-    def probabilities(self) -> Tensor:
-        """(T,) the distribution of the layer in work."""
-        return self.optimizer.probabilities
 
     @property
     def prefix(self) -> Policy:
@@ -176,7 +210,7 @@ class Search:
             layer=self.layer,
             step=self.optimizer.step,
             similarity=gathered[:, 0].mean().item(),
-            **summarize(self.table, self.probabilities)._asdict(),
+            **summarize(self.table, self.optimizer.probabilities),
             passes=self.passes,
             skipped=self.skipped,
             seconds=time.perf_counter() - began,
@@ -184,9 +218,9 @@ class Search:
 
     def _rewards(self, seed: int, indices: Indices, numbers: list[int]) -> Tensor:
         """(G, 2 + 4 R): cosine, image passes and rewards of some images of a step."""
-        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
+        minibatch = self._sampler.fetch(indices, numbers, self.device)
         seeds = [hash_int(seed, 1 + number) for number in numbers]
-        p, rows = self.probabilities, self.optimizer.active
+        p, rows = self.optimizer.probabilities, self.optimizer.active
         inputs = layer_inputs(minibatch, self._prefix, p, self.config, seeds, rows)
         cosines, products = self._matcher(inputs, self.before_image)
         head = torch.stack((cosines, torch.full_like(cosines, inputs.passes)), 1)
@@ -222,8 +256,8 @@ class Search:
         except torch._dynamo.exc.TorchDynamoException as error:
             if not self.compiled or self.config.compile:
                 raise
-            first = str(error).strip().splitlines()[0]
-            log.warning("the model cannot be compiled, it runs as it is: %s", first)
+            reason = first_line(error)
+            log.warning("the model cannot be compiled, it runs as it is: %s", reason)
             self.compiled = False
         # outside the except clause, so that the failed tensors are free
         self._matcher = self._new_matcher()
@@ -236,7 +270,7 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Evaluate the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        if self._baseline is None or self._previous is None:
+        if not len(self._baseline):
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
         finite = torch.isfinite(deepta + self._baseline)
@@ -263,7 +297,7 @@ class Search:
             passes=self.passes,
             seconds=time.perf_counter() - began,
             memory=torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
-            **summarize(self.table, found.p)._asdict(),
+            **summarize(self.table, found.p),
         )
         last = self.config.layers or self.config.max_layers
         self.done = not layer.kept or self.layer >= last
@@ -274,7 +308,6 @@ class Search:
 
     def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
         """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
-        assert self._previous is not None
         layers = Layers(torch.cat((self.found, p[None])))
         return evaluate_layer(
             p,
@@ -308,7 +341,7 @@ class Search:
         return cosines
 
     def _cosines(self, policy: Policy, n: int, indices: Indices, numbers: list[int]) -> Tensor:
-        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
+        minibatch = self._sampler.fetch(indices, numbers, self.device)
         start = hash_int(self.config.seed, 0)
         seeds = [hash_int(start, number) for number in numbers]
         halves = self.config.halves and self.config.chains > 0 and n > 1
@@ -319,15 +352,11 @@ class Search:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a search needs to go on, as tensors."""
-        none = torch.zeros(0, dtype=torch.float64)
+        names = ("found", "layer", "passes", "skipped", "done")
         return {
-            "found": self.found,
-            "layer": torch.tensor(self.layer),
-            "passes": torch.tensor(self.passes),
-            "skipped": torch.tensor(self.skipped),
-            "done": torch.tensor(self.done),
-            "baseline": none if self._baseline is None else self._baseline,
-            "previous": none if self._previous is None else self._previous,
+            **{name: torch.as_tensor(getattr(self, name)) for name in names},
+            "baseline": self._baseline,
+            "previous": self._previous,
             **self.optimizer.state(),
         }
 
@@ -343,8 +372,7 @@ class Search:
         self.skipped, self.done = int(state["skipped"]), bool(state["done"])
         self._start_layer()
         self.optimizer.load_state(state)
-        self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
-        self._previous = state["previous"].clone() if len(state["previous"]) else None
+        self._baseline, self._previous = state["baseline"].clone(), state["previous"].clone()
 
 
 def _mean_and_std(values: Tensor) -> tuple[float, float]:
