@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
-from deepaa.distributed import run_on_main
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
@@ -59,43 +58,37 @@ class PolicySearch:
             pretrain: Train the given model first; one that is not given always is.
             sizes: Images for pre-training, search and validation.
             run: Where records, checkpoints and the policy go; None keeps nothing.
-            stop: Called often; once it returns true, the iteration saves and ends with `stopped`
-                true.
+            stop: Called often; once it returns true, the iteration saves and ends as `stopped`.
         """
-        self.data, self.space = data, space
-        self.device = torch.device(device)
+        self.data, self.space, self.device = data, space, torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.pretrains = model is None or pretrain
         self._resume()
-        if sizes is None:
-            n, classes = len(data.labels), len(data.class_names)
-            sizes = default_sizes(n, classes, pretrains=self.pretrains)
-        self.splits = distributed.broadcast(run_on_main(self._kept_splits)) or stratified_splits(
+        n, classes = len(data.labels), len(data.class_names)
+        sizes = sizes or default_sizes(n, classes, pretrains=self.pretrains)
+        kept = distributed.broadcast(distributed.run_on_main(self._kept_splits))
+        self.splits = kept or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
-        self.model = (self._new_model() if model is None else copy_model(model)).to(self.device)
+        if model is None:
+            name = self.proxy.model or default_model(data.images, self.device)
+            images = data.images[self.splits.pretrain]
+            self.model = load_model(name, images, classes, search.seed).to(self.device)
+        else:
+            self.model = copy_model(model).to(self.device)
         self.search: Search | None = None
-        self.stopped = False
-        self._stop = stop
-        self._saved = time.monotonic()
+        self.stopped, self._stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         self._write_facts()
 
-    def _new_model(self) -> nn.Module:
-        name = self.proxy.model or default_model(self.data.images, self.device)
-        images, classes = self.data.images[self.splits.pretrain], len(self.data.class_names)
-        return load_model(name, images, classes, self.config.seed)
-
     def _kept_splits(self) -> Splits | None:
         """The splits of a run that has a state: the default sizes may have changed since."""
-        if self.run is None or not self._state:
-            return None
-        path = self.run.folder / SPLITS
-        if not path.exists():
+        path = None if self.run is None else self.run.folder / SPLITS
+        if path is None or not self._state or not path.exists():
             return None
         try:
             parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
@@ -182,8 +175,8 @@ class PolicySearch:
             training.load_state(self._state)
             self._state = {}
         for record in training:
-            self._log("epoch", record)
-            self._checkpoint("pretrain", training.state(), now=training.epoch == config.epochs)
+            is_last = training.epoch == config.epochs
+            self._keep("epoch", record, training.state(), now=is_last)
             yield record
             self._check_stop()
 
@@ -192,9 +185,8 @@ class PolicySearch:
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
-        d, (_, search, validation) = self.data, self.splits
-        parts = [d.images[search], d.labels[search], d.images[validation], d.labels[validation]]
-        data = SearchData(*(part.to(self.device) for part in parts))
+        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
+        data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
@@ -205,9 +197,8 @@ class PolicySearch:
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
-            self._log("layer" if is_layer else "step", record)
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
-            self._checkpoint("search", {**fixed, **state}, now=is_layer)
+            self._keep("layer" if is_layer else "step", record, fixed | state, now=is_layer)
             yield record
             self._check_stop()
 
@@ -217,13 +208,11 @@ class PolicySearch:
 
     # Saving
 
-    def _log(self, kind: str, record: Record) -> None:
+    def _keep(self, kind: str, record: Record, state: dict[str, Tensor], *, now: bool) -> None:
+        """Log a record, hold the state that belongs to it, and save that when it is time."""
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
-
-    def _checkpoint(self, phase: str, state: dict[str, Tensor], *, now: bool) -> None:
-        """Hold the state that belongs to the newest record, and save it when it is time."""
-        self._unsaved = (phase, state)
+        self._unsaved = ("pretrain" if kind == "epoch" else "search", state)
         if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
             self.save()
 
@@ -311,11 +300,7 @@ def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float
 
 
 def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
-    """Bytes that a pass through the network takes at once: weights, images and activations.
-
-    Args:
-        rows: The transformations of the space.
-    """
+    """Bytes of weights, images and activations that a pass takes at once, for `rows` rows."""
     counted = [0]
 
     def count(module: nn.Module, inputs: object, output: object) -> None:

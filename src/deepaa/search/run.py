@@ -18,7 +18,6 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, LabelledImages, SearchSubset, as_images
-from deepaa.distributed import run_on_all, run_on_main
 from deepaa.models import is_large, load_model, state_hash
 from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
@@ -152,7 +151,7 @@ def open_search(
         download: Fetch a data set that is not there.
         stop: As for `PolicySearch`.
     """
-    known = distributed.broadcast(run_on_main(lambda: _stored_config(out)))
+    known = distributed.broadcast(distributed.run_on_main(lambda: _stored_config(out)))
     images = request.images or _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
     network = request.model
@@ -237,7 +236,7 @@ def _open_run(
         if config["fingerprint"] != expected:
             raise ValueError("this process has read other images than the main process")
 
-    run_on_all(check)
+    distributed.run_on_all(check)
     if known is not None and {**known, "source": None} == {**config, "source": None}:
         config = dict(known)  # equal images may lie elsewhere by now
     return open_in_main(out, config, resume=resume)
@@ -248,8 +247,7 @@ class SearchProgress:
 
     def __init__(self, search: PolicySearch, *, enabled: bool = True) -> None:
         """Show nothing where it is not `enabled`."""
-        self.search, self.enabled = search, enabled
-        self.line = ProgressLine()
+        self.search, self.enabled, self.line = search, enabled, ProgressLine()
         self.rate = 0.0  # image passes a second, smoothed
         self.passes = 0
 

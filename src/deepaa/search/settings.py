@@ -45,15 +45,18 @@ _VALID: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """All settings that change what a search finds on given data, with a given model and space."""
+    """All settings that change what a search finds on given data, with a given model and space.
+
+    docs/search.md has the reasons for each.
+    """
 
     layers: int | None = None
     """Layers to find; None adds layers until one brings nothing (see `max_layers`)."""
     max_layers: int = 6
     """Most layers when their number is not given."""
     steps: int = 312
-    """Steps per layer. Adam moves a logit by about the learning rate a step: keep their product
-    at or above `identity_logit`, or no operation can overtake identity."""
+    """Steps per layer; times the learning rate no less than `identity_logit`, which an operation
+    has to rise by to overtake identity."""
     learning_rate: float = 0.1
     """Of Adam, on the logits."""
     images: int = 16
@@ -65,30 +68,25 @@ class SearchConfig:
     chains: int = 140
     """Draws of all layers for the mean gradient (Eq. 8); 0 takes the images of the prefixes."""
     halves: bool = True
-    """Take two mean gradients, of half of the chains each, and products of both: otherwise the
-    noise of few chains biases rewards towards transformations with large gradients."""
+    """Take two mean gradients, of half of the chains each, so that their noise cancels in Eq. 9."""
     halvings: int = 3
     """How often the less likely half of the transformations is dropped in a layer after the first,
-    at even intervals up to its middle; the others are then rewarded under more draws."""
+    up to its middle; the others are then rewarded under more draws."""
     converged: float = 0.97
     """An operation with more than this share ends a layer after the first early, after a quarter
-    of its steps at least (identity later still), and the last step is kept instead of a mean. 1
-    lets every layer take all its steps."""
+    of its steps at least (identity later still); 1 lets every layer take all its steps."""
     average: float = 0.25
-    """Share of a layer's steps, at its end, whose distributions are averaged into the one that is
-    kept: where two operations bring alike, single steps wander between them. 0 takes the last."""
+    """Share of a layer's steps, at its end, whose mean distribution is kept; 0 takes the last."""
     simplify: float = 0.3
     """The leading operation of a layer after the first gets all of it if alone it brings at least
-    this share of the layer's gain on held-out images: the next layer can still find what the rest
-    brings. 0 keeps every layer as it was found."""
+    this share of the layer's gain on held-out images; 0 keeps every layer as it was found."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
-    """Draws of the earlier layers that Eq. 10's standard deviation refers to: the authors take 16,
-    and fewer `prefixes` would give a larger one. None takes the deviation of `prefixes` draws."""
+    """Draws of the earlier layers that Eq. 10's standard deviation refers to, 16 by the authors;
+    None takes the larger deviation of `prefixes` draws."""
     deviation_memory: float = 0.9
-    """How much of Eq. 10's variance is carried from step to step, as in Adam's averages; 0 takes
-    each step's own, whose noise is larger than what most operations gain."""
+    """How much of Eq. 10's variance is carried from step to step, as in Adam's averages."""
     penalty: float = 1.0
     """c of Eq. 10."""
     penalty_first_layer: float = 0.0
@@ -109,8 +107,7 @@ class SearchConfig:
     heldout: int = 256
     """Images set aside to measure each layer, at most a third of those to augment."""
     precision: str = "auto"
-    """What the network is computed in, in its pre-training too: float32, bfloat16, or auto for
-    bfloat16 on a GPU that has it."""
+    """Of the network, in pre-training too: float32, bfloat16, or auto: bfloat16 on GPUs with it."""
     compile: bool | None = None
     """Compile the passes through the network; None does so on CUDA."""
     chunk: int = 1112
@@ -195,67 +192,46 @@ class Preset(NamedTuple):
 
     search: SearchConfig
     proxy: ProxyConfig
-    space: str = "cifar"
+    space: str
 
 
-_AUTHORS = SearchConfig(
-    layers=6,
-    steps=1024,
-    learning_rate=0.025,
-    prefixes=16,
-    chains=556,
-    stratified=False,
-    halves=False,
-    tie_signs=False,
-    deviation_draws=None,
-    deviation_memory=0.0,
-    epsilon=1e-7,
-    halvings=0,
-    converged=1.0,
-    average=0.0,
-    simplify=0.0,
+def _preset(changes: str, space: str = "cifar") -> Preset:
+    """The defaults with changes, written as `--set` takes them."""
+    values = parse_changes(changes.split(), SearchConfig, ProxyConfig)
+    search = apply_changes(SearchConfig(), values)
+    return Preset(search, apply_changes(ProxyConfig(), values), space)
+
+
+_USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
+_AUTHORS = (
+    "steps=1024 learning_rate=0.025 prefixes=16 chains=556 stratified=false halves=false "
+    "halvings=0 converged=1 average=0 simplify=0 tie_signs=false deviation_draws=auto "
+    "deviation_memory=0 epsilon=1e-7"
 )
-_PAPER = replace(
-    _AUTHORS,
-    layers=None,
-    steps=512,
-    penalty_first_layer=1.0,
-    normalise_target=False,
-    same_class=False,
-    symmetric=False,
-    epsilon=1e-8,
-)
-_DEMO = SearchConfig(
-    layers=3,
-    steps=40,
-    learning_rate=0.3,
-    images=6,
-    validation=24,
-    prefixes=1,
-    chains=48,
-    deviation_draws=2,  # few steps: the deviation of many draws would keep them at identity
-    heldout=48,
-)
-_USUAL = ProxyConfig(least_passes=45 * 4000)
 SMALL, LARGE = "fast", "imagenet"
 """The presets for small and for large images, where nobody chose one."""
 PRESETS: Mapping[str, Preset] = {
     # the default: a quarter of the authors' samples, a third of their steps
-    "fast": Preset(SearchConfig(), _USUAL),
+    "fast": _preset(_USUAL),
     # what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains
-    "official": Preset(_AUTHORS, _USUAL),
+    "official": _preset(f"{_USUAL} {_AUTHORS} layers=6"),
     # what the paper says: 512 steps, the penalty in every layer, rewards not divided by |v|,
     # validation batches of all classes, no default augmentation anywhere
-    "paper": Preset(_PAPER, replace(_USUAL, augment=False)),
+    "paper": _preset(
+        f"{_USUAL} {_AUTHORS} steps=512 penalty_first_layer=1 normalise_target=false "
+        "same_class=false symmetric=false epsilon=1e-8 augment=false"
+    ),
     # larger images: ResNet-18, the ImageNet space, at most 5 layers
-    "imagenet": Preset(
-        SearchConfig(max_layers=5, chunk=256),
-        replace(_USUAL, model="resnet18", train=TrainConfig(epochs=30, batch=64, lr=0.05)),
+    "imagenet": _preset(
+        f"{_USUAL} max_layers=5 chunk=256 model=resnet18 train.epochs=30 train.batch=64 "
+        "train.lr=0.05",
         "imagenet",
     ),
-    # minutes on two CPU cores: 3 layers, a small network, few samples
-    "demo": Preset(
-        _DEMO, ProxyConfig(model="small", least_passes=10 * 2000, train=TrainConfig(epochs=10))
+    # minutes on two CPU cores: 3 layers, a small network, few samples; in few steps the deviation
+    # of many draws would keep layers at identity
+    "demo": _preset(
+        "layers=3 steps=40 learning_rate=0.3 images=6 validation=24 prefixes=1 chains=48 "
+        "deviation_draws=2 heldout=48 model=small least_passes=20000 train.epochs=10"
     ),
 }
 

@@ -15,7 +15,7 @@ import importlib
 import operator
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from deepaa.models import ScaleShift
+from deepaa.runs import part_of
 
 Named = dict[str, Tensor]
 
@@ -123,7 +124,7 @@ def dual_forward(
             found[node.name] = Dual(values[node.target], tangents.get(node.target))
         elif node.kind == "call_module":
             module = model.get_submodule(node.target)
-            own, moves = (_inside(node.target, tensors) for tensors in (values, tangents))
+            own, moves = (part_of(tensors, f"{node.target}.") for tensors in (values, tangents))
             found[node.name] = _module(module, args, kwargs, own, moves)
         else:
             call = node.target if node.kind == "call_function" else getattr(Tensor, node.target)
@@ -131,8 +132,11 @@ def dual_forward(
     raise AssertionError("a graph ends with its output")
 
 
-def _resolved(part: Any, found: Mapping[str, Any]) -> Any:
-    """`part` with the results of nodes in the place of references to them."""
+def _resolved(part: Any, found: dict[str, Any]) -> Any:
+    """`part` with the results of nodes in the place of references to them.
+
+    Not by `tree_map`, which keeps the lists of fx: those cannot be compiled.
+    """
     if isinstance(part, _Ref):
         return found[part.name]
     if isinstance(part, tuple):
@@ -144,12 +148,6 @@ def _resolved(part: Any, found: Mapping[str, Any]) -> Any:
     return part
 
 
-def _inside(module: str, tensors: Named) -> Named:
-    """The tensors of one module, by the names that it has for them."""
-    prefix = f"{module}."
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
 # Modules
 
 
@@ -157,12 +155,10 @@ def _module(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], own: Named, moves: Named
 ) -> Any:
     """A module on dual numbers, with tensors `own`, some of which move."""
-    if type(module) in (nn.Conv2d, ScaledConv2d):
-        assert isinstance(module, nn.Conv2d)
-        if module.padding_mode == "zeros" and module.groups == 1:
-            if isinstance(module, ScaledConv2d):
-                own, moves = module.merged(own, moves)
-            return _convolution(module, args[0], own, moves)
+    if isinstance(module, ScaledConv2d) and _is_simple(module):
+        return _convolution(module, args[0], *module.merged(own, moves))
+    if type(module) is nn.Conv2d and _is_simple(module):
+        return _convolution(module, args[0], own, moves)
     if isinstance(module, ScaleShift) and args[0].tangent is not None:
         value = functional_call(module, own, args[0].value)
         return Dual(value, module.tangent_of(args[0].tangent))
@@ -178,6 +174,10 @@ def _module(
 
     duals = [Dual(own[name], moves[name]) for name in names]
     return _function(apply, (*duals, *args), kwargs, type(module))
+
+
+def _is_simple(module: nn.Conv2d) -> bool:
+    return module.padding_mode == "zeros" and module.groups == 1
 
 
 def _convolution(module: nn.Conv2d, x: Dual, own: Named, moves: Named) -> Dual:
@@ -224,15 +224,9 @@ def _linear(x: Dual, own: Named, moves: Named) -> Dual:
 
 def _max_pool(module: nn.MaxPool2d, x: Dual) -> Dual:
     """The tangent of a maximum is that of the place it came from."""
-    value, places = F.max_pool2d(
-        x.value,
-        module.kernel_size,
-        module.stride,
-        module.padding,
-        module.dilation,
-        ceil_mode=module.ceil_mode,
-        return_indices=True,
-    )
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    options: dict[str, Any] = {name: getattr(module, name) for name in names}
+    value, places = F.max_pool2d(x.value, **options, return_indices=True)
     assert x.tangent is not None
     return Dual(value, x.tangent.flatten(2).gather(2, places.flatten(2)).view(value.shape))
 
@@ -242,10 +236,8 @@ def _max_pool(module: nn.MaxPool2d, x: Dual) -> Dual:
 _ADDITIONS = (operator.add, torch.add)
 _RECTIFIERS = (F.relu, torch.relu, Tensor.relu)
 _LINEAR_MODULES = (nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten, nn.Identity)
-_LINEAR = (
-    *(torch.flatten, Tensor.flatten, torch.mean, Tensor.mean),
-    *(F.avg_pool2d, F.adaptive_avg_pool2d),
-)
+_POOLS = (F.avg_pool2d, F.adaptive_avg_pool2d)
+_LINEAR = (torch.flatten, Tensor.flatten, torch.mean, Tensor.mean, *_POOLS)
 _SHAPES = (getattr, Tensor.size, Tensor.dim)
 """What they give does not move."""
 

@@ -23,20 +23,25 @@ from torch.overrides import TorchFunctionMode
 
 from deepaa.models import checked_outputs
 from deepaa.search.gradient_matching import forward_mode
-from deepaa.search.gradient_matching.forward_mode import channels_last, folded
+from deepaa.search.gradient_matching.forward_mode import Node, channels_last, folded
 
 Params = dict[str, Tensor]
 """Tensors by the names of the parameters that they belong to."""
-DUAL_TOLERANCE = 1e-5
-"""The largest relative error of dual numbers in float64: right ones agree to many digits."""
-TOLERANCE = 0.05
-"""The largest relative error of torch's forward mode, of which some models allow float32 only."""
-FLOAT64_STEP = 1e-7
-"""Of finite differences in float64: there it is both exact and clear of rounding."""
-FLOAT32_STEPS = (1e-3, 1e-4, 1e-5, 1e-6)
-"""Of finite differences in float32: large ones meet rectifiers that turn, small ones rounding."""
-LAYOUT_TOLERANCE = 0.1
-"""Of the gradient of another layout: rounding is far below, another network far above."""
+Batch = tuple[Tensor, Tensor]
+"""Images and their labels."""
+NO_FORWARD_MODE = "the model has no forward-mode derivative"
+# the largest relative errors that are accepted
+DUAL_TOLERANCE = 1e-5  # of dual numbers in float64: right ones agree to many digits
+TOLERANCE = 0.05  # of torch's forward mode, of which some models allow float32 only
+LAYOUT_TOLERANCE = 0.1  # of another layout: rounding is far below, another network far above
+# steps of finite differences
+FLOAT64_STEP = 1e-7  # both exact and clear of rounding
+FLOAT32_STEPS = (
+    1e-3,
+    1e-4,
+    1e-5,
+    1e-6,
+)  # large ones meet rectifiers that turn, small ones rounding
 
 
 class Derivatives:
@@ -48,7 +53,7 @@ class Derivatives:
         *,
         dtype: torch.dtype | None = None,
         compiled: bool = False,
-        nodes: Sequence[forward_mode.Node] | None = None,
+        nodes: Sequence[Node] | None = None,
         chunk: int = 1024,
     ) -> None:
         """Prepare both passes; nothing is compiled before the first batch.
@@ -93,7 +98,7 @@ class Derivatives:
     def losses(self, images: Tensor, labels: Tensor, params: Params | None = None) -> Tensor:
         """(N,) cross-entropy of each image, with `params` in the place of the model's weights."""
         with torch.no_grad(), _unfused_attention():
-            return self._losses(trainable(self.model) if params is None else params, images, labels)
+            return self._losses(params or trainable(self.model), images, labels)
 
     def _chunks(self, *batch: Tensor) -> Iterator[list[Tensor]]:
         for start in range(0, len(batch[0]), self.chunk):
@@ -115,9 +120,8 @@ class Derivatives:
         wide = outputs if outputs.dtype == torch.float64 else outputs.float()
         return F.cross_entropy(wide, labels, reduction="none")
 
-    def _weighted_loss(
-        self, params: Params, images: Tensor, labels: Tensor, weights: Tensor
-    ) -> Tensor:
+    def _weighted_loss(self, params: Params, *batch: Tensor) -> Tensor:
+        images, labels, weights = batch
         return (self._losses(params, images, labels) * weights).sum()
 
     def _traceable_backward(self, params: Params, *batch: Tensor) -> Params:
@@ -225,15 +229,11 @@ def flattened(params: Params) -> Tensor:
 # Networks that are searched with. The checks run code of users, which may raise anything.
 
 
-def check_model(
-    model: nn.Module, images: Tensor, labels: Tensor, largest: int | None = None
-) -> None:
+def check_model(model: nn.Module, images: Tensor, labels: Tensor, largest: int = 0) -> None:
     """Refuse a model whose rewards would be wrong, with the reason.
 
-    Layers that mix images or draw numbers have no gradient per image.
-
-    Args:
-        largest: The largest label of all data, of which `labels` are a part.
+    Layers that mix images or draw numbers have no gradient per image. `largest` is the largest
+    label of all data, of which `labels` are a part.
     """
     if hasattr(model, "_orig_mod"):
         raise ValueError("the model is compiled; pass the original (model._orig_mod)")
@@ -287,15 +287,15 @@ def check_untrained(model: nn.Module, images: Tensor, labels: Tensor, largest: i
             return
         except Exception as error:
             problem = error
-    raise _no_forward_mode(problem) from problem
+    raise ValueError(f"{NO_FORWARD_MODE}: {first_line(problem)}") from problem
 
 
-def _class_outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: int | None) -> Tensor:
+def _class_outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: int) -> Tensor:
     """(N, classes) what the model gives for the images, if that is one number for each class."""
     outputs: Tensor = checked_outputs(model, images)
     if outputs.ndim != 2 or len(outputs) != len(images):
         raise ValueError(f"the model gives {tuple(outputs.shape)}, expected (images, classes)")
-    smallest, largest = int(labels.min()), max(int(labels.max()), largest or 0)
+    smallest, largest = int(labels.min()), max(int(labels.max()), largest)
     if largest >= outputs.shape[1] or smallest < 0:
         raise ValueError(
             f"labels run from {smallest} to {largest}, but the model has {outputs.shape[1]} outputs"
@@ -303,9 +303,7 @@ def _class_outputs(model: nn.Module, images: Tensor, labels: Tensor, largest: in
     return outputs
 
 
-def checked_trace(
-    model: nn.Module, images: Tensor, labels: Tensor
-) -> list[forward_mode.Node] | None:
+def checked_trace(model: nn.Module, images: Tensor, labels: Tensor) -> list[Node] | None:
     """The traced network, if dual numbers give the JVPs that finite differences give.
 
     Such a model needs torch's forward mode no more, nor the seconds that loading it takes.
@@ -320,7 +318,7 @@ def checked_trace(
             * torch.randn(p.shape, generator=generator, dtype=torch.float64)
             for name, p in trainable(model).items()
         }
-        error = _jvp_error(model, images, labels, direction, nodes)
+        error = _float64_error(Derivatives(model, nodes=nodes), (images, labels), direction)
     except Exception:  # a layer that is not what it seemed, or insists on float32
         return None
     return nodes if error < DUAL_TOLERANCE else None
@@ -328,15 +326,15 @@ def checked_trace(
 
 def check_forward_mode(model: nn.Module, images: Tensor, labels: Tensor) -> None:
     """Refuse a model whose forward-mode derivative is missing or not that of finite differences."""
-    gradient, error = Derivatives(model).mean_gradient(images, labels), math.nan
+    derivatives, batch, error = Derivatives(model), (images, labels), math.nan
+    gradient = derivatives.mean_gradient(*batch)
     with suppress(Exception):  # a model that insists on float32
-        error = _jvp_error(model, images, labels, gradient)
+        error = _float64_error(derivatives, batch, gradient)
     try:
         if not error < TOLERANCE:
-            steps = FLOAT32_STEPS
-            error = min(_jvp_error(model, images, labels, gradient, None, s) for s in steps)
+            error = min(_jvp_error(derivatives, batch, gradient, step) for step in FLOAT32_STEPS)
     except Exception as reason:
-        raise _no_forward_mode(reason) from reason
+        raise ValueError(f"{NO_FORWARD_MODE}: {first_line(reason)}") from reason
     if not error < TOLERANCE:
         raise ValueError(
             f"the model's forward-mode derivative is off by {100 * error:.0f} % from finite "
@@ -345,31 +343,27 @@ def check_forward_mode(model: nn.Module, images: Tensor, labels: Tensor) -> None
         )
 
 
+def _float64_error(derivatives: Derivatives, batch: Batch, direction: Params) -> float:
+    """The error of JVPs in float64, where rounding hides nothing."""
+    wide = deepcopy(derivatives.model).double()
+    with _InFloat64():
+        return _jvp_error(
+            Derivatives(wide, nodes=derivatives.nodes), batch, direction, FLOAT64_STEP
+        )
+
+
 def _jvp_error(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    direction: Params,
-    nodes: Sequence[forward_mode.Node] | None = None,
-    relative_step: float | None = None,
+    derivatives: Derivatives, batch: Batch, direction: Params, relative_step: float
 ) -> float:
     """The relative error of JVPs against central differences, and of their mean to the gradient.
 
     The median over images: where a rectifier turns within the step, a difference is no derivative.
     The gradient shows layers with a backward pass of their own, such as one that rounds.
-
-    Args:
-        relative_step: None computes all in float64, where rounding hides nothing.
     """
-    if relative_step is None:
-        wide = deepcopy(model).double()
-        with _InFloat64():
-            return _jvp_error(wide, images, labels, direction, nodes, FLOAT64_STEP)
-    params = trainable(model)
+    (images, labels), params = batch, trainable(derivatives.model)
     images = images.to(next(iter(params.values())).dtype) if images.is_floating_point() else images
     norm = flattened(direction).norm()
     direction = {name: (d / norm).to(params[name]) for name, d in direction.items()}
-    derivatives = Derivatives(model, nodes=nodes)
     products = derivatives.loss_jvp(images, labels, direction)
     step = relative_step * max(1.0, flattened(params).norm().item())
     ahead, behind = (
@@ -395,10 +389,6 @@ class _InFloat64(TorchFunctionMode):
         named = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
         call: Callable[..., Any] = Tensor.double if func is Tensor.float else func
         return call(*args, **named)
-
-
-def _no_forward_mode(reason: Exception) -> ValueError:
-    return ValueError(f"the model has no forward-mode derivative: {first_line(reason)}")
 
 
 def first_line(error: Exception) -> str:

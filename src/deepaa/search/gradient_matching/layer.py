@@ -39,7 +39,7 @@ class Rewards(NamedTuple):
 
     @classmethod
     def of(cls, products: Tensor, probabilities: Tensor) -> Rewards:
-        """The rewards in inner products (G, draws x R) of Eq. 9, in a layer of `probabilities` (R,).
+        """The rewards in products (G, draws x R) of Eq. 9, in a layer with `probabilities` (R,).
 
         The mean of the rewards under the layer's own distribution is zero, because Eq. 9's
         direction is orthogonal to the layer's gradient. What a sample shows of it is noise that all

@@ -15,12 +15,7 @@ from torch import Tensor
 
 from deepaa.ops import Draw, apply_batch, check_images, draw_words, hash_int, sample_key, to_device
 from deepaa.policy import Layers, Policy, thresholds
-from deepaa.search.gradient_matching.gradients import (
-    Derivatives,
-    Params,
-    even_weights,
-    flattened,
-)
+from deepaa.search.gradient_matching.gradients import Derivatives, Params, even_weights, flattened
 from deepaa.search.settings import SearchConfig
 
 WARM_UP = 2
@@ -76,10 +71,12 @@ class MinibatchSampler:
         self.data, self.config = data, config
         self.labels = data.labels.cpu()
         self.heldout, rest = _set_aside(config.heldout, self.labels, config.seed)
-        self.members = [rest[self.labels[rest] == c] for c in _classes(self.labels[rest])]
-        places, answers = torch.arange(len(data.validation_images)), data.validation_labels.cpu()
+        found = self.labels[rest]
+        self.members = [rest[found == c] for c in sorted(set(found.tolist()))]
+        answers = data.validation_labels.cpu()
         self.originals = {
-            c: places[answers == c] if config.same_class else places for c in _classes(self.labels)
+            c: torch.where(answers == c)[0] if config.same_class else torch.arange(len(answers))
+            for c in sorted(set(self.labels.tolist()))
         }
         if missing := [c for c, found in self.originals.items() if not len(found)]:
             raise ValueError(f"no validation image of class {missing[0]} ({len(missing)} missing)")
@@ -129,10 +126,6 @@ def _set_aside(count: int, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     return order[taken], order[~taken].sort().values
 
 
-def _classes(labels: Tensor) -> list[int]:
-    return sorted(set(labels.tolist()))
-
-
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed % 2**63)
 
@@ -165,14 +158,10 @@ def layer_inputs(
     seeds: Sequence[int],
     rows: Tensor,
 ) -> NetworkInputs:
-    """The images of one step of a layer.
+    """The images of one step of a layer (T,), of which `rows` (R,) are rewarded.
 
-    The first layer is no special case: the empty prefix makes its mean gradient exact (Eq. 3).
-
-    Args:
-        prefix: The layers found so far, over the table that `probabilities` (T,) indexes.
-        seeds: One for each image.
-        rows: (R,) the rows that are rewarded, each under the more draws the fewer they are.
+    The fewer rows there are, the more draws of the prefix, the layers found so far, each gets. The
+    first layer is no special case: the empty prefix makes its mean gradient exact (Eq. 3).
     """
     first, total = not prefix.depth, len(prefix.table)
     draws = 1 if first else config.prefix_draws(total, len(rows))
@@ -206,12 +195,7 @@ def _with_chains(
 def all_transformations(
     images: Tensor, prefix: Policy, seeds: Sequence[int], draws: int, rows: Tensor
 ) -> Tensor:
-    """(G, draws x R, C, H, W): draws of the prefix, each under R rows of the table (Eq. 7).
-
-    Args:
-        images: (G, C, H, W), with one seed each.
-        rows: (R,) which rows.
-    """
+    """(G, draws x R, C, H, W): draws of the prefix, each under `rows` (R,) of the table (Eq. 7)."""
     table, device = prefix.table, images.device
     first = augmented(images, prefix, seeds, draws).flatten(0, 1)
     choice = to_device(rows, device).repeat(len(first))[:, None]
@@ -240,8 +224,7 @@ def sampled_chains(
 ) -> Tensor:
     """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,) (Eq. 8).
 
-    Args:
-        strata: So many chains in a row are spread evenly over the distribution; 0 for none.
+    So many chains in a row as `strata` says are spread evenly over the distribution; 0 for none.
     """
     table, device = prefix.table, images.device
     first = augmented(images, prefix, [hash_int(seed, 2) for seed in seeds], n).flatten(0, 1)
