@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deepaa import CIFAR, Operation
+from deepaa.policy import SPACES
 from deepaa.search.settings import (
     PRESETS,
     ProxyConfig,
@@ -154,7 +155,7 @@ def test_the_page_says_what_every_preset_changes() -> None:
         changes = {key: _shown(value) for key, value in now.items() if value != start[key]}
         found = dict(re.findall(r"`([\w.]+)` ([^,]+)", rows[name][1]))
         assert found == changes, name
-        assert rows[name][2] == preset.space
+        assert SPACES[rows[name][2]] == preset.space
 
 
 def _flat(config: SearchConfig | ProxyConfig) -> dict[str, object]:

@@ -4,7 +4,6 @@ Here belongs what decides how a policy is found; the method of the paper is in
 `gradient_matching`. The options and results of `deepaa search` are the matter of `deepaa.cli`.
 """
 
-from deepaa.policy import SPACES
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.policy_search import PolicySearch, forecast
@@ -14,7 +13,6 @@ from deepaa.search.verify import Trial, TrialResult, run_trial, trial_images
 
 __all__ = [
     "PRESETS",
-    "SPACES",
     "LayerRecord",
     "PolicySearch",
     "Search",

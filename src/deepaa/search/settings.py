@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from deepaa.ops import Operation, Space
-from deepaa.policy import SPACES
+from deepaa.ops import CIFAR, IMAGENET, Operation, Space
 from deepaa.runs import apply_changes, from_plain, parse_changes
 from deepaa.train import TrainConfig
 
@@ -187,19 +186,19 @@ class ProxyConfig:
 # Presets
 
 
-class Preset(NamedTuple):
-    """Settings under a name."""
+class Settings(NamedTuple):
+    """Everything that changes what a search finds, but the images and a given network."""
 
     search: SearchConfig
     proxy: ProxyConfig
-    space: str
+    space: Space
 
 
-def _preset(changes: str, space: str = "cifar") -> Preset:
+def _preset(changes: str, space: Space = CIFAR) -> Settings:
     """The defaults with changes, written as `--set` takes them."""
     values = parse_changes(changes.split(), SearchConfig, ProxyConfig)
     search = apply_changes(SearchConfig(), values)
-    return Preset(search, apply_changes(ProxyConfig(), values), space)
+    return Settings(search, apply_changes(ProxyConfig(), values), space)
 
 
 _USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
@@ -210,7 +209,7 @@ _AUTHORS = (
 )
 SMALL, LARGE = "fast", "imagenet"
 """The presets for small and for large images, where nobody chose one."""
-PRESETS: Mapping[str, Preset] = {
+PRESETS: Mapping[str, Settings] = {
     # the default: a quarter of the authors' samples, a third of their steps
     "fast": _preset(_USUAL),
     # what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains
@@ -225,7 +224,7 @@ PRESETS: Mapping[str, Preset] = {
     "imagenet": _preset(
         f"{_USUAL} max_layers=5 chunk=256 model=resnet18 train.epochs=30 train.batch=64 "
         "train.lr=0.05",
-        "imagenet",
+        IMAGENET,
     ),
     # minutes on two CPU cores: 3 layers, a small network, few samples; in few steps the deviation
     # of many draws would keep layers at identity
@@ -237,14 +236,6 @@ PRESETS: Mapping[str, Preset] = {
 
 
 # What a user asks for
-
-
-class Settings(NamedTuple):
-    """Everything that changes what a search finds, but the images and a given network."""
-
-    search: SearchConfig
-    proxy: ProxyConfig
-    space: Space
 
 
 @dataclass(frozen=True)
@@ -290,7 +281,7 @@ class SettingsRequest:
         proxy = self.proxy or start.proxy
         if self.model is not None:
             proxy = replace(proxy, model=self.model)
-        space = self._chosen_space(self.space or SPACES[start.space])
+        space = self._chosen_space(self.space or start.space)
         return Settings(apply_changes(search, changes), apply_changes(proxy, changes), space)
 
     def _chosen_space(self, space: Space) -> Space:

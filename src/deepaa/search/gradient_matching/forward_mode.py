@@ -96,16 +96,11 @@ def trace(model: nn.Module) -> list[Node] | None:
     graph = traced_graph(model)
     if graph is None:
         return None
-    return [
-        Node(
-            node.name,
-            node.op,
-            node.target,
-            fx.node.map_arg(node.args, lambda n: _Ref(n.name)),
-            dict(fx.node.map_arg(node.kwargs, lambda n: _Ref(n.name))),
-        )
-        for node in graph.nodes
-    ]
+
+    def plain(part: Any) -> Any:
+        return fx.node.map_arg(part, lambda node: _Ref(node.name))
+
+    return [Node(n.name, n.op, n.target, plain(n.args), dict(plain(n.kwargs))) for n in graph.nodes]
 
 
 def dual_forward(
@@ -155,9 +150,8 @@ def _module(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], own: Named, moves: Named
 ) -> Any:
     """A module on dual numbers, with tensors `own`, some of which move."""
-    if isinstance(module, ScaledConv2d) and _is_simple(module):
-        return _convolution(module, args[0], *module.merged(own, moves))
-    if type(module) is nn.Conv2d and _is_simple(module):
+    is_convolution = type(module) in (nn.Conv2d, ScaledConv2d)
+    if is_convolution and module.groups == 1 and module.padding_mode == "zeros":
         return _convolution(module, args[0], own, moves)
     if isinstance(module, ScaleShift) and args[0].tangent is not None:
         value = functional_call(module, own, args[0].value)
@@ -176,12 +170,10 @@ def _module(
     return _function(apply, (*duals, *args), kwargs, type(module))
 
 
-def _is_simple(module: nn.Conv2d) -> bool:
-    return module.padding_mode == "zeros" and module.groups == 1
-
-
-def _convolution(module: nn.Conv2d, x: Dual, own: Named, moves: Named) -> Dual:
-    where: Any = (module.stride, module.padding, module.dilation)
+def _convolution(module: Any, x: Dual, own: Named, moves: Named) -> Dual:
+    if isinstance(module, ScaledConv2d):
+        own, moves = module.merged(own, moves)
+    where = (module.stride, module.padding, module.dilation)
     if x.value.is_cuda and (x.tangent is not None or "weight" in moves):
         return _stacked_convolution(x, own, moves, where)
     # one for each product: on a CPU arithmetic costs more than reading twice
@@ -307,9 +299,6 @@ class ScaledConv2d(nn.Conv2d):
 
     Its weights are those of the convolution alone, so that gradients and JVPs stay what they are.
     """
-
-    scale: Tensor
-    shift: Tensor
 
     def __init__(self, conv: nn.Conv2d, after: ScaleShift) -> None:
         """Share the weights of `conv`, and apply the scale and shift of `after`."""

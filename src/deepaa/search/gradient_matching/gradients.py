@@ -36,12 +36,7 @@ TOLERANCE = 0.05  # of torch's forward mode, of which some models allow float32 
 LAYOUT_TOLERANCE = 0.1  # of another layout: rounding is far below, another network far above
 # steps of finite differences
 FLOAT64_STEP = 1e-7  # both exact and clear of rounding
-FLOAT32_STEPS = (
-    1e-3,
-    1e-4,
-    1e-5,
-    1e-6,
-)  # large ones meet rectifiers that turn, small ones rounding
+FLOAT32_STEPS = (1e-3, 1e-4, 1e-5, 1e-6)  # large ones meet rectifiers, small ones rounding
 
 
 class Derivatives:
@@ -66,7 +61,7 @@ class Derivatives:
         """
         self.model, self.dtype, self.compiled = model, dtype, compiled
         self.nodes, self.chunk = nodes, chunk
-        self._tied = _tied_tensors(model)
+        self._held = _held_tensors(model)
         self._gradient: Callable[..., Params] = self._backward
         self._jvp: Callable[..., Tensor] = self._torch_jvp if nodes is None else self._dual_jvp
         if compiled:
@@ -166,9 +161,7 @@ class Derivatives:
         return self._named_as_held(_cast(tensors, self.dtype))
 
     def _named_as_held(self, tensors: Params) -> Params:
-        if self._tied is None:
-            return tensors
-        return {name: tensors[first] for name, first in self._tied.items() if first in tensors}
+        return {name: tensors[first] for name, first in self._held.items() if first in tensors}
 
 
 def trainable(model: nn.Module) -> Params:
@@ -185,16 +178,14 @@ def even_weights(images: Tensor) -> Tensor:
     return torch.full((n,), 1 / n, device=images.device, dtype=torch.float32)
 
 
-def _tied_tensors(model: nn.Module) -> Mapping[str, str] | None:
-    """Where each module holds a tensor, and the tensor's first name; None if no tensor has two.
+def _held_tensors(model: nn.Module) -> Mapping[str, str]:
+    """Where each module holds a tensor, and the first name of that tensor.
 
     `functional_call` with all names would swap a layer of two names twice, and put it back once.
     """
     named: list[tuple[str, Tensor]] = [*model.named_parameters(remove_duplicate=False)]
     named += model.named_buffers(remove_duplicate=False)
     first = {id(tensor): name for name, tensor in reversed(named)}
-    if len(first) == len(named):
-        return None
     held = {}
     for place, module in model.named_modules():  # each module once
         own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
@@ -345,16 +336,12 @@ def check_forward_mode(model: nn.Module, images: Tensor, labels: Tensor) -> None
 
 def _float64_error(derivatives: Derivatives, batch: Batch, direction: Params) -> float:
     """The error of JVPs in float64, where rounding hides nothing."""
-    wide = deepcopy(derivatives.model).double()
+    wide = Derivatives(deepcopy(derivatives.model).double(), nodes=derivatives.nodes)
     with _InFloat64():
-        return _jvp_error(
-            Derivatives(wide, nodes=derivatives.nodes), batch, direction, FLOAT64_STEP
-        )
+        return _jvp_error(wide, batch, direction, FLOAT64_STEP)
 
 
-def _jvp_error(
-    derivatives: Derivatives, batch: Batch, direction: Params, relative_step: float
-) -> float:
+def _jvp_error(derivatives: Derivatives, batch: Batch, direction: Params, step: float) -> float:
     """The relative error of JVPs against central differences, and of their mean to the gradient.
 
     The median over images: where a rectifier turns within the step, a difference is no derivative.
@@ -365,7 +352,7 @@ def _jvp_error(
     norm = flattened(direction).norm()
     direction = {name: (d / norm).to(params[name]) for name, d in direction.items()}
     products = derivatives.loss_jvp(images, labels, direction)
-    step = relative_step * max(1.0, flattened(params).norm().item())
+    step *= max(1.0, flattened(params).norm().item())
     ahead, behind = (
         derivatives.losses(images, labels, {k: p + way * direction[k] for k, p in params.items()})
         for way in (step, -step)

@@ -90,10 +90,9 @@ class Search:
         if self.table.identity is None:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
-        self.chunk = config.chunk
         versions = config.validation + config.prefixes * len(self.table) + config.chains
-        each = versions * data.images[0].numel()
-        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // each))
+        most = GROUP_BYTES // (versions * data.images[0].numel())
+        self.chunk, self.group = config.chunk, min(MAX_GROUP, max(1, most))
         self._sampler = rewards.MinibatchSampler(data, config)
         self._prepare_model(model)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
@@ -104,8 +103,8 @@ class Search:
 
     def _prepare_model(self, model: nn.Module) -> None:
         """Check the model, lay it out for its device, and choose how it is differentiated."""
-        c, few = self.config, slice(0, 16)
-        images, labels = (part[few].to(self.device) for part in self.data[:2])
+        c = self.config
+        images, labels = (part[:16].to(self.device) for part in self.data[:2])
         gradients.check_model(model, images, labels, largest=int(self.data.labels.max()))
         self.model = gradients.optimized_copy(model, images, labels)
         self.precision = precision_on(self.device, c.precision)
@@ -146,8 +145,7 @@ class Search:
     @property
     def policy(self) -> Policy:
         """The kept layers, symmetric if the settings ask for it."""
-        policy = self.prefix
-        return policy.symmetric() if self.config.symmetric else policy
+        return self.prefix.symmetric() if self.config.symmetric else self.prefix
 
     @property
     def dropped_identity(self) -> float | None:
@@ -237,8 +235,7 @@ class Search:
         except torch._dynamo.exc.TorchDynamoException as error:
             if not self.compiled or self.config.compile:
                 raise
-            reason = gradients.first_line(error)
-            log.warning("the model cannot be compiled, it runs as it is: %s", reason)
+            log.warning("the model runs uncompiled: %s", gradients.first_line(error))
             self.compiled = False
         # outside the except clause, so that the failed tensors are free
         self._matcher = self._new_matcher()
