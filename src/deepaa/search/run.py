@@ -336,18 +336,23 @@ def find_policy(
 ) -> Policy:
     """The policy that a search finds for labelled images.
 
-    Each argument stands for an option of `deepaa search`, in the same words; `config` and `proxy`
-    are all settings of the search and of its network at once, `settings` single fields of
-    `SearchConfig` (`layers=3, seed=1`), and `sizes` is `--splits`.
+    What is not explained here is an option of `deepaa search` and means the same: weights, epochs,
+    size, ops, exclude, preset, device, checkpoint_seconds.
 
     Args:
         data: As for `--data`; or a torch data set of PIL images or uint8 tensors with their labels,
             without a transform; or (images, labels) as uint8 (N, C, H, W) and (N,).
-        model: A trained classifier of uint8 batches, which `pretrain` trains first; or a name.
+        model: A trained classifier of uint8 batches; or a name as for `--model`.
+        pretrain: Train the given model first.
+        space: What to choose from, instead of the preset's.
+        config: All settings of the search, instead of the preset's.
+        proxy: How a network is made and trained, instead of the preset's way.
+        sizes: Images for pre-training, search and validation, as for `--splits`.
         out: A run folder. Called again with equal arguments, the search there goes on, or gives
             its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
         progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
             function that is called with every record.
+        settings: Single fields of `SearchConfig` to change: `layers=3, seed=1`.
     """
     name, network = (model, None) if isinstance(model, str) else (None, model)
     wanted = SettingsRequest(
