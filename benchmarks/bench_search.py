@@ -24,7 +24,7 @@ from deepaa.data import LabelledImages, SearchSubset, load_dataset, stratified_s
 from deepaa.models import build_model, channel_statistics, default_model, frozen_copy
 from deepaa.policy import Policy
 from deepaa.runs import write_json
-from deepaa.search import PRESETS, SPACES, Search, SearchData
+from deepaa.search import PRESETS, Search, SearchData
 
 COLUMNS = {
     "preset": "{preset}",
@@ -108,7 +108,7 @@ def step_time(
     config = dataclasses.replace(PRESETS[preset].search, **changes)
     # every timed step is like the first one of a layer
     config = dataclasses.replace(config, steps=steps + 1, halvings=0, converged=1.0)
-    space = SPACES[PRESETS[preset].space]
+    space = PRESETS[preset].space
     name = model or PRESETS[preset].proxy.model or default_model(data.images, device)
     mean, std = channel_statistics(data.images)
     network = build_model(name, len(data.class_names), mean=mean, std=std)

@@ -7,7 +7,7 @@ import pytest
 from bench_search import main, measure_search, search_tables
 
 from deepaa.cli.bench import print_tables
-from deepaa.search.presets import PRESETS
+from deepaa.search import PRESETS
 
 TINY = {"images": 2, "validation": 4, "heldout": 4, "prefixes": 1, "chains": 8}
 

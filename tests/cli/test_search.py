@@ -35,11 +35,10 @@ from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
 from deepaa.report.pictures import find_originals
 from deepaa.runs import Run, read_history
-from deepaa.search.cost import memory_needed
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.records import StepRecord
-from deepaa.search.policy_search import PolicySearch
-from deepaa.search.progress import little_learnt
+from deepaa.search.gradient_matching.search import StepRecord
+from deepaa.search.policy_search import PolicySearch, memory_needed
+from deepaa.search.run import little_learnt
+from deepaa.search.settings import SearchConfig
 from deepaa.train.loop import EpochRecord
 
 ENVIRONMENT = {

@@ -152,15 +152,13 @@ def make_presets_tiny() -> None:
     """Have a search of the default preset end in seconds: the code of a page is not for tests."""
     from dataclasses import replace
 
-    from deepaa.search.presets import PRESETS, Preset
+    from deepaa.search import PRESETS
 
     for name, preset in dict(PRESETS).items():
         train = replace(preset.proxy.train, epochs=1)
-        PRESETS[name] = Preset(
-            preset.description,
-            replace(preset.search, **TINY),
-            replace(preset.proxy, model="small", least_passes=0, train=train),
-            preset.space,
+        PRESETS[name] = preset._replace(
+            search=replace(preset.search, **TINY),
+            proxy=replace(preset.proxy, model="small", least_passes=0, train=train),
         )
 
 

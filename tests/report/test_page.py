@@ -35,7 +35,7 @@ from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, orig
 from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
 from deepaa.report.run_tables import Subject, read_subject, stamp, status_of, stop_text
 from deepaa.runs import Run, read_config, read_history
-from deepaa.search.presets import ProxyConfig
+from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.results import SeedResult, document
 

@@ -101,7 +101,7 @@ def test_why_the_search_stopped(status: Any, search: Any, records: Any, text: st
 
 
 def test_the_tables_read_what_a_search_writes() -> None:
-    from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
+    from deepaa.search import LayerRecord, StepRecord
 
     written = {"kind": "step", **StepRecord(1, 1, 0.5, 0.9, 2.0, [], 10, 0, 0.1)._asdict()}
     ended = LayerRecord(1, True, "asked for", 0.1, 0.01, 0.1, 0.2, 0.3, 0.4, 20, 0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deepaa.runs.tensorboard import TensorBoardLog, scalars
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
+from deepaa.search import LayerRecord, StepRecord
 from deepaa.train.loop import EpochRecord
 from deepaa.train.results import SeedFailure, SeedResult
 from deepaa.train.training_run import SeedEpoch

@@ -1,4 +1,4 @@
-"""Dual numbers against torch's forward mode, and the replayed graph against direct calls."""
+"""Dual numbers against torch's forward mode, replayed graphs, and networks laid out for speed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from blobs import blobs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from deepaa.models import build_model, frozen_copy
+from deepaa.models import ScaleShift, build_model, frozen_copy
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
 from deepaa.search.gradient_matching import forward_mode
-from deepaa.search.gradient_matching.check_model import check_model, checked_trace
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.gradients import Derivatives, trainable
-from deepaa.search.gradient_matching.graphs import GradientMatcher
-from deepaa.search.gradient_matching.minibatch import Minibatch
-from deepaa.search.gradient_matching.rewards import layer_inputs
+from deepaa.search.gradient_matching.forward_mode import ScaledConv2d, folded
+from deepaa.search.gradient_matching.gradients import (
+    Derivatives,
+    check_forward_mode,
+    check_model,
+    checked_trace,
+    optimized_copy,
+    trainable,
+)
+from deepaa.search.gradient_matching.rewards import GradientMatcher, Minibatch, layer_inputs
+from deepaa.search.settings import SearchConfig
 
 
 class Odd(nn.Module):
@@ -132,8 +137,203 @@ def test_the_captured_graph_gives_what_direct_calls_give(prefixes: int) -> None:
         part = slice(6 * (turn % 2), 6 * (turn % 2) + 6)
         originals = images[None].repeat(6, 1, 1, 1, 1), labels[None].repeat(6, 1)
         minibatch = Minibatch(images[part], labels[part], *originals)
-        inputs = layer_inputs(minibatch, prefix, p, config, list(range(turn, turn + 6)))
+        seeds = list(range(turn, turn + 6))
+        inputs = layer_inputs(minibatch, prefix, p, config, seeds, torch.arange(139))
         cosines, products = captured(inputs)
         expected_cosines, expected = plain(inputs)
         assert (cosines - expected_cosines).abs().max() < 1e-3
         assert (products - expected).norm() < 1e-2 * expected.norm()
+
+
+# A frozen network laid out for its device: same outputs, same gradients, same products
+
+
+class Branches(nn.Module):
+    """Of six convolutions with batch norm behind, two can take it in: one plain, one grouped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(3, 8, 3, 2, 1, bias=True)
+        self.grouped = nn.Conv2d(8, 8, 3, padding=1, groups=4, padding_mode="reflect")
+        self.twice = nn.Conv2d(8, 8, 1)
+        self.seen = nn.Conv2d(8, 8, 3, padding=1)
+        self.watched = nn.Conv2d(8, 8, 3, padding=1)
+        self.watched.register_forward_hook(lambda module, inputs, output: output * 2)
+        self.transposed = nn.ConvTranspose2d(8, 8, 2)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(8) for _ in range(7))
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norms[0](self.plain(x.to(self.out.weight.dtype) / 255)).relu()
+        x = self.norms[1](self.grouped(x)).relu()
+        x = self.norms[2](self.twice(x)) + self.norms[3](self.twice(x))
+        seen = self.seen(x)
+        x = self.norms[4](seen) + seen
+        x = self.norms[5](self.watched(x)).relu()
+        return self.out(self.norms[6](self.transposed(x)).mean((2, 3)))
+
+
+class Twice(nn.Module):
+    """Layers under two names, or in a list that is no module, and one tensor in two layers."""
+
+    def __init__(self, listed: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 6, 3, 2, bias=False)
+        self.norm = nn.BatchNorm2d(6)
+        self.stem = nn.Sequential(self.first, self.norm, nn.ReLU())
+        self.second, self.third = nn.Conv2d(6, 6, 3, bias=False), nn.Conv2d(6, 6, 3, bias=False)
+        self.third.weight = self.second.weight
+        self.fourth, self.behind = nn.Conv2d(6, 6, 3, bias=False), nn.BatchNorm2d(6)
+        self.listed = [(self.fourth, self.behind)] if listed else []
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.third(self.second(self.stem(x.float() / 255)).relu())
+        for conv, norm in self.listed or ((self.fourth, self.behind),):
+            x = norm(conv(x))
+        return self.out(x.mean((2, 3)))
+
+
+class Rows(nn.Module):
+    """Pixels viewed as a row: a model that runs with channels first alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, 4, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.out = nn.Linear(4 * 8 * 8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(self.conv(x.to(self.out.weight.dtype) / 255))
+        return self.out(x.view(-1, 4 * 8 * 8))
+
+
+def frozen(model: nn.Module) -> nn.Module:
+    """In float64, its batch norms neither blank nor alike."""
+    generator = torch.Generator().manual_seed(3)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                tensor.data = 0.5 + torch.rand(tensor.shape, generator=generator)
+    return frozen_copy(model).double()
+
+
+def images_and_labels() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8, generator=generator)
+    return images, torch.tensor([0, 3])
+
+
+def made(name: str) -> nn.Module:
+    if name == "branches":
+        return Branches()
+    if name == "rows":
+        return Rows()
+    if name == "resnet18":
+        pytest.importorskip("torchvision")
+    return build_model(name, 4, seed=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("small", 4, 0),
+        ("resnet18", 20, 0),
+        ("wrn-40-2", 19, 18),  # its blocks begin with a batch norm
+        ("branches", 2, 5),
+        ("rows", 1, 0),
+    ],
+)
+def test_the_same_outputs_gradients_and_products(name: str, inside: int, outside: int) -> None:
+    model = frozen(made(name))
+    images, labels = images_and_labels()
+    fast = optimized_copy(model, images, labels)
+    kinds = [type(module) for module in fast.modules()]
+    assert (kinds.count(ScaledConv2d), kinds.count(ScaleShift)) == (inside, outside)
+    assert not any(isinstance(module, ScaledConv2d) for module in model.modules())
+    with torch.no_grad():
+        expected = model(images)
+        assert (fast(images) - expected).norm() < 1e-12 * expected.norm()
+
+    gradients = [Derivatives(each).mean_gradient(images, labels) for each in (model, fast)]
+    assert len(gradients[0]) == len(gradients[1])
+    for one, other in zip(*(each.values() for each in gradients), strict=True):
+        assert (one - other).norm() < 1e-10 * one.norm()
+
+    products = []
+    generator = torch.Generator().manual_seed(5)
+    steps = torch.stack([torch.randn(3, generator=generator) for _ in gradients[0]])
+    for each in (model, fast):
+        params = trainable(each)
+        direction = {k: p * row.mean() for (k, p), row in zip(params.items(), steps, strict=True)}
+        for nodes in (None, checked_trace(each, images, labels)):
+            derivatives = Derivatives(each, nodes=nodes)
+            products.append(derivatives.loss_jvp(images, labels, direction))
+    for found in products[1:]:
+        assert (found - products[0]).norm() < 1e-10 * products[0].norm()
+
+
+@pytest.mark.parametrize("name", ["small", "resnet18", "rows"])
+def test_dual_numbers_go_through_what_is_folded(name: str) -> None:
+    images, labels = images_and_labels()
+    fast = optimized_copy(frozen_copy(made(name)), images, labels)
+    assert checked_trace(fast, images, labels) is not None
+
+
+def test_pixels_stay_in_order_for_a_model_that_needs_it() -> None:
+    images, labels = images_and_labels()
+    rows = optimized_copy(frozen_copy(Rows()), images, labels)
+    assert isinstance(rows, Rows)
+    assert rows.conv.weight.is_contiguous()
+    small = optimized_copy(frozen_copy(build_model("small", 4)), images, labels)
+    convs = [m for m in small.modules() if isinstance(m, nn.Conv2d)]
+    assert all(m.weight.is_contiguous(memory_format=torch.channels_last) for m in convs)
+
+
+def test_a_model_that_cannot_be_followed_stays() -> None:
+    class Chooses(Rows):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else super().forward(x) + 1
+
+    images, _ = images_and_labels()
+    model = frozen_copy(Chooses())
+    kept = folded(model)
+    assert isinstance(kept.get_submodule("norm"), ScaleShift)
+    with torch.no_grad():
+        assert torch.equal(kept(images), model(images))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_layers_of_two_names(listed: bool) -> None:
+    """They are swapped once and put back; one that is called by another name keeps its norm."""
+    images, labels = images_and_labels()
+    model = frozen_copy(Twice(listed))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_model(model, images, labels)
+    fast = optimized_copy(model, images, labels)
+    assert (checked_trace(fast, images, labels) is None) == listed
+    check_forward_mode(fast, images, labels)
+    found = Derivatives(fast).mean_gradient(images, labels)
+    own = dict(model.named_parameters())
+    loss = nn.functional.cross_entropy(model(images), labels)
+    slow = torch.autograd.grad(loss, list(own.values()))
+    for one, other in zip(found.values(), slow, strict=True):
+        assert (one - other).norm() < 1e-4 * other.norm()
+    after = model.state_dict()
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+
+
+def test_a_parameter_of_five_dimensions() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.out = nn.Conv3d(1, 4, 3), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.conv(x[:, None] / 255).mean((2, 3, 4)))
+
+    images, labels = images_and_labels()
+    model = frozen_copy(Deep())
+    with torch.no_grad():
+        fast = optimized_copy(model, images, labels)
+        assert (fast(images) - model(images)).norm() < 1e-4

@@ -11,18 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from deepaa.search.gradient_matching.check_model import (
+from deepaa.search.gradient_matching.gradients import (
+    Derivatives,
+    Params,
     check_forward_mode,
     check_model,
     check_untrained,
     checked_trace,
-)
-from deepaa.search.gradient_matching.gradients import (
-    Derivatives,
-    Params,
-    cosine_and_direction,
     trainable,
 )
+from deepaa.search.gradient_matching.rewards import cosine_and_direction
 
 N, CLASSES = 12, 5
 

@@ -10,10 +10,10 @@ from blobs import row_of
 from torch import Tensor
 
 from deepaa import CIFAR
-from deepaa.search.gradient_matching.config import SearchConfig
 from deepaa.search.gradient_matching.layer import (
     Evaluation,
     LayerOptimizer,
+    Rewards,
     evaluate_layer,
     leading_operation,
     operation_shares,
@@ -21,7 +21,7 @@ from deepaa.search.gradient_matching.layer import (
     restricted,
     summarize,
 )
-from deepaa.search.gradient_matching.rewards import Rewards
+from deepaa.search.settings import SearchConfig
 
 P = torch.tensor([0.3, 0.7], dtype=torch.float64)
 
@@ -252,7 +252,7 @@ def test_who_leads_a_layer() -> None:
     assert alone.sum() == pytest.approx(1)
     assert float(operation_shares(CIFAR.table, alone).max()) == pytest.approx(1)
     assert torch.allclose(alone[alone > 0], torch.full((12,), 1 / 12, dtype=torch.float64))
-    identity, perplexity, top = summarize(CIFAR.table, p)
+    identity, perplexity, top = summarize(CIFAR.table, p).values()
     assert identity == pytest.approx(0.1)
     names, shares = zip(*top, strict=True)
     assert names == ("rotate", "crop", "identity")

@@ -1,4 +1,4 @@
-"""The reward of one image against finite differences, what goes into it, and its variance."""
+"""The reward of one image against finite differences, the images it comes from, its variance."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import dataclasses
 
 import pytest
 import torch
-from blobs import blobs, trained
+from blobs import blobs, planted, trained
 from torch import Tensor
 
 from deepaa import CIFAR, Operation, Policy, Space
+from deepaa.ops.rng import hash_int
 from deepaa.policy.policy import Layers
-from deepaa.search.gradient_matching.config import SearchConfig
 from deepaa.search.gradient_matching.gradients import Derivatives
-from deepaa.search.gradient_matching.graphs import GradientMatcher
-from deepaa.search.gradient_matching.minibatch import Minibatch
+from deepaa.search.gradient_matching.layer import Rewards
 from deepaa.search.gradient_matching.rewards import (
-    Rewards,
+    GradientMatcher,
+    Minibatch,
+    MinibatchSampler,
+    SearchData,
     all_transformations,
     layer_inputs,
     policy_inputs,
     sampled_chains,
 )
+from deepaa.search.settings import SearchConfig
 
 EXACT = SearchConfig(prefixes=2, chains=0, stratified=False, halves=False)
 """The mean over the last layer is exact."""
@@ -39,12 +42,13 @@ def test_rewards_are_the_derivative_of_the_cosine(depth: int) -> None:
         minibatch = Minibatch(image, label, images[None, 1:], labels[None, 1:])
         target = Derivatives(model).mean_gradient(images[1:], labels[1:], torch.full((8,), 1 / 8))
         p = torch.rand(len(space), dtype=torch.float64).softmax(0)
+        rows = torch.arange(len(space))
         matcher = GradientMatcher(Derivatives(model, chunk=64), normalise=True)
-        found_cosine, products = matcher(layer_inputs(minibatch, prefix, p, EXACT, [3]))
+        found_cosine, products = matcher(layer_inputs(minibatch, prefix, p, EXACT, [3], rows))
         rewards = Rewards.of(products, p).mean[0]
 
         draws = 1 if depth == 0 else EXACT.prefixes
-        batch = all_transformations(image, prefix, [3], draws, torch.arange(len(space)))[0]
+        batch = all_transformations(image, prefix, [3], draws, rows)[0]
 
         def cosine(q: Tensor) -> float:
             parts = Derivatives(model).mean_gradient(
@@ -89,10 +93,10 @@ def test_a_group_of_images_sees_what_each_sees_alone(stratified: bool, halves: b
         images, labels, images[None].repeat(3, 1, 1, 1, 1), labels[None].repeat(3, 1)
     )
     seeds = [11, 5, 2**63 + 7]
-    together = layer_inputs(minibatch, prefix, p, config, seeds)
+    together = layer_inputs(minibatch, prefix, p, config, seeds, torch.arange(139))
     for i, seed in enumerate(seeds):
         own = Minibatch(*(part[i : i + 1] for part in minibatch))
-        alone = layer_inputs(own, prefix, p, config, [seed])
+        alone = layer_inputs(own, prefix, p, config, [seed], torch.arange(139))
         for name in ("originals", "chains", "candidates", "labels"):
             assert torch.equal(getattr(together, name)[i], getattr(alone, name)[0]), name
         seen = policy_inputs(own, prefix, 10, [seed], halves=halves)
@@ -134,3 +138,62 @@ def test_rewards_without_the_noise_that_all_share() -> None:
     between = torch.stack([f.relative.var(0) - f.noise.mean(0) for f in few])
     assert (between.mean(0) - scale**2).abs().max() < 0.01
     assert (between < 0).any()
+
+
+# The images of a step
+
+
+def fetched(sampler: MinibatchSampler, seed: int, n: int) -> Minibatch:
+    return sampler.fetch(sampler.draw(seed, n), list(range(n)), torch.device("cpu"))
+
+
+def test_no_class_is_set_aside_whole() -> None:
+    labels = torch.arange(120) % 30  # four of each
+    images = torch.zeros(120, 3, 4, 4, dtype=torch.uint8)
+    data = SearchData(images, labels, images, labels)
+    sampler = MinibatchSampler(data, SearchConfig(validation=2, heldout=60))
+    assert len(sampler.members) == 30
+    assert len(sampler.heldout) == 60
+    rest = torch.cat(sampler.members)
+    assert sorted([*rest.tolist(), *sampler.heldout.tolist()]) == list(range(120))
+    few = MinibatchSampler(data, SearchConfig(validation=2, heldout=110))
+    assert len(few.members) == 30
+    assert len(few.heldout) == 90
+
+
+def test_originals_share_the_class_and_leave_held_out_images_alone() -> None:
+    data, config = planted(), SearchConfig(validation=9, heldout=50, seed=3)
+    sampler = MinibatchSampler(data, config)
+    held = {tuple(image.flatten().tolist()) for image in data.images[sampler.heldout]}
+    assert len(held) == 50
+    for seed in range(20):
+        minibatch = fetched(sampler, hash_int(1, seed), 8)
+        assert minibatch.originals.shape == (8, 9, 3, 16, 16)
+        assert (minibatch.original_labels == minibatch.labels[:, None]).all()
+        for image in minibatch.images:
+            assert tuple(image.flatten().tolist()) not in held
+    again = MinibatchSampler(data, config)
+    assert torch.equal(again.heldout, sampler.heldout)
+    mixed = MinibatchSampler(data, dataclasses.replace(config, validation=200, same_class=False))
+    labels = fetched(mixed, 1, 1).original_labels
+    assert len(set(labels.flatten().tolist())) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"heldout": 300}, "300 held-out images leave none of 300"),
+        (
+            {"validation_labels": torch.zeros(300, dtype=torch.int64)},
+            "no validation image of",
+        ),
+        ({"labels": torch.zeros(3)}, "300 search images, but labels"),
+        ({"images": torch.zeros(300, 3, 16, 16)}, "search images should be uint8"),
+        ({"validation_images": torch.zeros(300, 3, 8, 8, dtype=torch.uint8)}, "validation images"),
+    ],
+)
+def test_bad_data(change: dict[str, object], message: str) -> None:
+    data = planted()
+    heldout = change.pop("heldout", 10)
+    with pytest.raises(ValueError, match=message):
+        MinibatchSampler(data._replace(**change), SearchConfig(validation=9, heldout=heldout))

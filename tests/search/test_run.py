@@ -24,10 +24,10 @@ from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_pol
 from deepaa.data.load import as_images
 from deepaa.models import default_model
 from deepaa.runs import Run, read_config, read_history
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
+from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import PolicySearch, default_augmentation
-from deepaa.search.presets import PRESETS, ProxyConfig
-from deepaa.search.progress import SearchProgress
+from deepaa.search.run import SearchProgress
+from deepaa.search.settings import PRESETS, ProxyConfig
 from deepaa.search.verify import Trial, compared_policies
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import EpochRecord

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from deepaa import CIFAR, Operation
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.presets import PRESETS, ProxyConfig
+from deepaa.policy import SPACES
 from deepaa.search.settings import (
+    PRESETS,
+    ProxyConfig,
+    SearchConfig,
     Settings,
     SettingsRequest,
     settings_from_json,
@@ -153,7 +155,7 @@ def test_the_page_says_what_every_preset_changes() -> None:
         changes = {key: _shown(value) for key, value in now.items() if value != start[key]}
         found = dict(re.findall(r"`([\w.]+)` ([^,]+)", rows[name][1]))
         assert found == changes, name
-        assert rows[name][2] == preset.space
+        assert SPACES[rows[name][2]] == preset.space
 
 
 def _flat(config: SearchConfig | ProxyConfig) -> dict[str, object]:

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from deepaa.policy.published import compared_policy
 from photos import SIZE, all_of, decoded, save_photos, streamed
 from PIL import Image
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import sample_keys
 from deepaa.ops.space import CIFAR
+from deepaa.policy.load import compared_policy
 from deepaa.policy.policy import Policy
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig

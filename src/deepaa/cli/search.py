@@ -140,7 +140,7 @@ def search(
                 changes=settings,
             ),
             DataSpec.from_options(**{name: context.params[name] for name in options.OF_DATA}),
-            weights=None if weights is None else str(weights.resolve()),
+            weights=weights,
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
         )

@@ -1,7 +1,7 @@
 """A whole search on images in memory: splits, a pre-trained network, layers, the files of a run.
 
 A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
-the same policy, bit for bit.
+the same policy, bit for bit. `forecast` says before what it would cost.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
-from deepaa.distributed import run_on_main
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
-from deepaa.ops import Operation, Space
+from deepaa.ops import Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import POLICY, Run, RunError, StopAskedError, part_of, read_json
-from deepaa.search.gradient_matching.check_model import check_untrained
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.minibatch import SearchData
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
-from deepaa.search.gradient_matching.search import Search
-from deepaa.search.presets import ProxyConfig
+from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
+from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
+from deepaa.search.gradient_matching.rewards import SearchData
+from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
+ENOUGH_SECONDS = 0.3
+"""Seconds of work that show the speed of a network."""
+DAY = 86_400.0
 
 
 class PolicySearch:
@@ -58,43 +58,37 @@ class PolicySearch:
             pretrain: Train the given model first; one that is not given always is.
             sizes: Images for pre-training, search and validation.
             run: Where records, checkpoints and the policy go; None keeps nothing.
-            stop: Called often; once it returns true, the iteration saves and ends with `stopped`
-                true.
+            stop: Called often; once it returns true, the iteration saves and ends as `stopped`.
         """
-        self.data, self.space = data, space
-        self.device = torch.device(device)
+        self.data, self.space, self.device = data, space, torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.pretrains = model is None or pretrain
         self._resume()
-        if sizes is None:
-            n, classes = len(data.labels), len(data.class_names)
-            sizes = default_sizes(n, classes, pretrains=self.pretrains)
-        self.splits = distributed.broadcast(run_on_main(self._kept_splits)) or stratified_splits(
+        n, classes = len(data.labels), len(data.class_names)
+        sizes = sizes or default_sizes(n, classes, pretrains=self.pretrains)
+        kept = distributed.broadcast(distributed.run_on_main(self._kept_splits))
+        self.splits = kept or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
-        self.model = (self._new_model() if model is None else copy_model(model)).to(self.device)
+        if model is None:
+            name = self.proxy.model or default_model(data.images, self.device)
+            images = data.images[self.splits.pretrain]
+            self.model = load_model(name, images, classes, search.seed).to(self.device)
+        else:
+            self.model = copy_model(model).to(self.device)
         self.search: Search | None = None
-        self.stopped = False
-        self._stop = stop
-        self._saved = time.monotonic()
+        self.stopped, self._stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         self._write_facts()
 
-    def _new_model(self) -> nn.Module:
-        name = self.proxy.model or default_model(self.data.images, self.device)
-        images, classes = self.data.images[self.splits.pretrain], len(self.data.class_names)
-        return load_model(name, images, classes, self.config.seed)
-
     def _kept_splits(self) -> Splits | None:
         """The splits of a run that has a state: the default sizes may have changed since."""
-        if self.run is None or not self._state:
-            return None
-        path = self.run.folder / SPLITS
-        if not path.exists():
+        path = None if self.run is None else self.run.folder / SPLITS
+        if path is None or not self._state or not path.exists():
             return None
         try:
             parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
@@ -181,8 +175,8 @@ class PolicySearch:
             training.load_state(self._state)
             self._state = {}
         for record in training:
-            self._log("epoch", record)
-            self._checkpoint("pretrain", training.state(), now=training.epoch == config.epochs)
+            is_last = training.epoch == config.epochs
+            self._keep("epoch", record, training.state(), now=is_last)
             yield record
             self._check_stop()
 
@@ -191,9 +185,8 @@ class PolicySearch:
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
-        d, (_, search, validation) = self.data, self.splits
-        parts = [d.images[search], d.labels[search], d.images[validation], d.labels[validation]]
-        data = SearchData(*(part.to(self.device) for part in parts))
+        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
+        data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
@@ -204,9 +197,8 @@ class PolicySearch:
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
-            self._log("layer" if is_layer else "step", record)
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
-            self._checkpoint("search", {**fixed, **state}, now=is_layer)
+            self._keep("layer" if is_layer else "step", record, fixed | state, now=is_layer)
             yield record
             self._check_stop()
 
@@ -216,13 +208,11 @@ class PolicySearch:
 
     # Saving
 
-    def _log(self, kind: str, record: Record) -> None:
+    def _keep(self, kind: str, record: Record, state: dict[str, Tensor], *, now: bool) -> None:
+        """Log a record, hold the state that belongs to it, and save that when it is time."""
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
-
-    def _checkpoint(self, phase: str, state: dict[str, Tensor], *, now: bool) -> None:
-        """Hold the state that belongs to the newest record, and save it when it is time."""
-        self._unsaved = (phase, state)
+        self._unsaved = ("pretrain" if kind == "epoch" else "search", state)
         if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
             self.save()
 
@@ -239,18 +229,92 @@ class PolicySearch:
 
 def _differences(config: SearchConfig) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = dataclasses.replace(SearchConfig(), seed=config.seed)
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    usual = dataclasses.asdict(dataclasses.replace(SearchConfig(), seed=config.seed))
     texts = [
         f"{name}={'auto' if value is None else value}"
-        for name, value in values.items()
-        if value != getattr(usual, name)
+        for name, value in dataclasses.asdict(config).items()
+        if value != usual[name]
     ]
     return ", ".join(texts) or "the defaults"
 
 
 def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
     """The policy of crop, flip and cutout, without those that the space leaves out."""
-    have: dict[str, Operation] = {op.name: op for op in space.operations}
+    have = {op.name: op for op in space.operations}
     wanted = [have[name] for name in names if name in have]
     return Policy.always(*wanted) if wanted else Policy.identity(space)
+
+
+# What a search costs
+
+
+def forecast(search: PolicySearch) -> dict[str, str]:
+    """What a search would do and what it would cost, a text for each subject."""
+    search.check_model()
+    data, device, space = search.data, search.device, search.space
+    images, labels = data.images[:256].to(device), data.labels[:256].to(device)
+    frozen = optimized_copy(frozen_copy(search.model), images[:2], labels[:2])
+    each = seconds_per_pass(frozen, images, labels)
+    passes = search.config.passes_left(len(space))
+    counts = {name: len(part) for name, part in search.splits._asdict().items()}
+    training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
+    seconds = (passes + training) * each
+    shape = " x ".join(map(str, data.images.shape[1:]))
+    weights = sum(p.numel() for p in search.model.parameters())
+    memory = memory_needed(search.config, frozen, images, len(space))
+    lines = {
+        "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
+        f"{len(data.class_names)} classes",
+        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        + f"; {search.config.heldout:,} of the search's are held out",
+        "space": f"{len(space)} transformations of {len(space.operations)} operations",
+        "network": f"{weights:,} weights on {device}",
+        "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
+        "MB for the network",
+        "passes": f"{passes:,} in the search at most, {training:,} in pre-training",
+        "time": f"about {duration(seconds)}, at {1 / each:,.0f} passes a second measured now",
+    }
+    if seconds > DAY and device.type == "cpu":
+        lines["hint"] = "--preset demo --size 32 takes minutes on a CPU"
+    return lines
+
+
+def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Seconds that one image takes through the network and back, measured now, in float32.
+
+    A few images first, more while they are quick: a large network on a CPU takes seconds for each.
+    """
+    derivatives, count = Derivatives(frozen), 4
+    while True:
+        part, answers = images[:count], labels[:count]
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            derivatives.mean_gradient(part, answers)
+            if images.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+        if count >= len(images) or min(taken) > ENOUGH_SECONDS:
+            return min(taken) / len(part)
+        count *= 4
+
+
+def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
+    """Bytes of weights, images and activations that a pass takes at once, for `rows` rows."""
+    counted = [0]
+
+    def count(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and not isinstance(module, nn.Identity):
+            counted[0] += output.nbytes
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    try:
+        with torch.no_grad():
+            model(images[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = sum(p.nbytes for p in model.parameters())
+    # values and their tangents, or their gradients; weights, v, two of g and the direction
+    most = max(config.validation, config.chains or 0, config.prefixes * rows, rows)
+    return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)

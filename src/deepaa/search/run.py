@@ -6,11 +6,10 @@ records of the search. So a run that one of them began is one that the other can
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,21 +18,30 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, LabelledImages, SearchSubset, as_images
-from deepaa.distributed import run_on_all, run_on_main
 from deepaa.models import is_large, load_model, state_hash
 from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
-from deepaa.runs import CONFIG, Run, is_interactive, open_in_main, read_config, read_json
-from deepaa.search.gradient_matching.config import SearchConfig
+from deepaa.runs import (
+    CONFIG,
+    ProgressLine,
+    Run,
+    duration,
+    is_interactive,
+    open_in_main,
+    read_config,
+    read_json,
+)
+from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
-from deepaa.search.presets import ProxyConfig
-from deepaa.search.progress import SearchProgress
 from deepaa.search.settings import (
+    ProxyConfig,
+    SearchConfig,
     Settings,
     SettingsRequest,
     settings_from_json,
     settings_to_json,
 )
+from deepaa.train import EpochRecord
 
 KIND = "search"
 """Of the run, in its config.json."""
@@ -50,7 +58,7 @@ class SearchRequest:
     images: LabelledImages | None = None
     model: nn.Module | None = None
     """A classifier of uint8 batches, given by Python; None for one that `settings` name."""
-    weights: str | None = None
+    weights: str | Path | None = None
     """A file of trained weights for the network that `settings` name."""
     pretrain: bool = False
     """Train a network that is given, too."""
@@ -60,10 +68,9 @@ class SearchRequest:
     """Where `settings.operations` were imported from, MODULE:NAME each."""
 
     def __post_init__(self) -> None:
-        """Refuse wrong settings before images are read."""
+        """Refuse weights that belong to nothing."""
         if self.weights is not None and self.settings.model is None:
             raise ValueError("--weights needs --model, the network that they belong to")
-        self.settings.resolve()
 
     @classmethod
     def from_run(cls, folder: Path) -> SearchRequest:
@@ -80,7 +87,7 @@ class SearchRequest:
                 f"{folder}: {' and '.join(source['from_python'])} of this run came from Python "
                 "code and are not in its folder; call find_policy again with the same arguments"
             )
-        own = tuple(import_operations(source["operations"]))
+        own = import_operations(source["operations"])
         search, proxy, space = settings_from_json(config, own)
         return cls(
             SettingsRequest(search=search, proxy=proxy, space=space, model=proxy.model),
@@ -94,21 +101,7 @@ class SearchRequest:
     def with_data_at(self, place: str | Path) -> SearchRequest:
         """The same request, for images that have moved."""
         assert self.data is not None
-        moved = DataSpec.from_options(place).data
-        return dataclasses.replace(self, data=dataclasses.replace(self.data, data=moved))
-
-    @property
-    def seed(self) -> int:
-        """Of everything random."""
-        return self.settings.resolve().search.seed
-
-    def network(self, images: LabelledImages, settings: Settings) -> nn.Module | None:
-        """The network that is given; None where one is made and trained."""
-        if self.weights is None:
-            return self.model
-        assert settings.proxy.model is not None
-        classes, seed = len(images.class_names), settings.search.seed
-        return load_model(settings.proxy.model, images.images, classes, seed, self.weights)
+        return replace(self, data=replace(self.data, data=DataSpec.from_options(place).data))
 
     def to_config(
         self, images: LabelledImages, settings: Settings, network: nn.Module | None
@@ -120,7 +113,7 @@ class SearchRequest:
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
         data = None
         if self.data is not None:
-            data = dataclasses.replace(self.data, subset_sizes=images.subset_sizes).to_json()
+            data = replace(self.data, subset_sizes=images.subset_sizes).to_json()
         return {
             "kind": KIND,
             **settings_to_json(settings),
@@ -130,7 +123,7 @@ class SearchRequest:
             "network": None if network is None else state_hash(network),
             "source": {
                 "data": data,
-                "weights": self.weights,
+                "weights": None if self.weights is None else str(Path(self.weights).resolve()),
                 "operations": list(self.operations),
                 "from_python": from_python,
             },
@@ -158,17 +151,20 @@ def open_search(
         download: Fetch a data set that is not there.
         stop: As for `PolicySearch`.
     """
-    known = distributed.broadcast(run_on_main(lambda: _stored_config(out)))
+    known = distributed.broadcast(distributed.run_on_main(lambda: _stored_config(out)))
     images = request.images or _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
-    network = request.network(images, settings)
-    sizes = images.subset_sizes or request.splits
-    run = None
+    network = request.model
+    if request.weights is not None:
+        assert settings.proxy.model is not None
+        classes, seed = len(images.class_names), settings.search.seed
+        network = load_model(settings.proxy.model, images.images, classes, seed, request.weights)
+    sizes, run = images.subset_sizes or request.splits, None
     if out is not None and dry_run:
         sizes = _stored_sizes(Path(out)) if resume else sizes
     elif out is not None:
         run = _open_run(out, request.to_config(images, settings, network), known, resume=resume)
-    try:
+    with run or nullcontext():
         yield PolicySearch(
             images,
             **settings._asdict(),
@@ -180,9 +176,6 @@ def open_search(
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
         )
-    finally:
-        if run is not None:
-            run.close()
 
 
 def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
@@ -207,7 +200,7 @@ def _read_images(
     """The images of the request, of a large folder as many as are needed."""
     assert request.data is not None
     if not distributed.is_main():  # which says the same about the images
-        logging.getLogger("deepaa.data.load").setLevel(logging.ERROR)
+        logging.getLogger("deepaa.data").setLevel(logging.ERROR)
     if download and not distributed.is_main():
         distributed.barrier()  # one process fetches, the others find it
     try:
@@ -222,11 +215,12 @@ def _read_images(
 
 
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
-    seed = request.seed
+    """What to read of a large folder: a run that goes on takes what it has read before."""
+    seed = request.settings.resolve().search.seed
     splits = None if request.splits is None else list(request.splits)
     if known is not None and known["source"]["data"] is not None:
         asked = known["splits"], known["pretrain"], known["search"]["seed"]
-        if asked == (splits, request.pretrain, seed):  # a run goes on with what it has read
+        if asked == (splits, request.pretrain, seed):
             return DataSpec.from_json(known["source"]["data"]).subset(seed)
     is_given = request.model is not None or request.weights is not None
     return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
@@ -242,10 +236,81 @@ def _open_run(
         if config["fingerprint"] != expected:
             raise ValueError("this process has read other images than the main process")
 
-    run_on_all(check)
+    distributed.run_on_all(check)
     if known is not None and {**known, "source": None} == {**config, "source": None}:
         config = dict(known)  # equal images may lie elsewhere by now
     return open_in_main(out, config, resume=resume)
+
+
+class SearchProgress:
+    """Shows the records of a search on stderr: call it with each."""
+
+    def __init__(self, search: PolicySearch, *, enabled: bool = True) -> None:
+        """Show nothing where it is not `enabled`."""
+        self.search, self.enabled, self.line = search, enabled, ProgressLine()
+        self.rate = 0.0  # image passes a second, smoothed
+        self.passes = 0
+
+    def __call__(self, record: Record) -> None:
+        """Show one record; a finished layer stays on the screen."""
+        if not self.enabled:
+            return
+        if isinstance(record, LayerRecord):
+            self.passes = record.passes
+            self.line.message(
+                f"layer {record.layer} {'kept' if record.kept else 'dropped'} ({record.reason}): "
+                f"held-out similarity {record.improvement_mean:+.4f} over no augmentation, "
+                f"DeepTA {record.deepta_mean:+.4f}"
+            )
+        elif isinstance(record, EpochRecord):
+            self._show_epoch(record, self.search.proxy.train.epochs)
+        else:
+            is_last = record.step == self.search.config.steps
+            self.line.update(self.step_text(record), always=is_last)
+
+    def clear(self) -> None:
+        """Remove the line that changes; what stays on the screen stays."""
+        if self.enabled:
+            self.line.clear()
+
+    def _show_epoch(self, record: EpochRecord, epochs: int) -> None:
+        left = epochs - record.epoch - 1
+        text = (
+            f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
+            f"accuracy {record.accuracy:.3f}  left {duration(record.seconds * left)}"
+        )
+        self.line.update(text, always=left == 0)
+        warning = little_learnt(record, len(self.search.data.class_names))
+        if left == 0 and warning is not None:
+            self.line.message(f"warning: {warning}")
+
+    def step_text(self, record: StepRecord) -> str:
+        """Where the search is, how well the layer does, and the time that is left."""
+        config = self.search.config
+        if self.passes and record.step > 1:  # a first step compiles
+            now = (record.passes - self.passes) / max(record.seconds, 1e-6)
+            self.rate = 0.9 * self.rate + 0.1 * now if self.rate else now
+        self.passes = record.passes
+        passes = config.passes_left(len(self.search.space), record.layer, record.step)
+        left = f"left {duration(passes / self.rate)}  " if self.rate else ""
+        depth = config.layers or f"at most {config.max_layers}"
+        top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
+        return (
+            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  "
+            f"similarity {record.similarity:.3f}  {left}{top}"
+        )
+
+
+def little_learnt(record: EpochRecord, classes: int) -> str | None:
+    """A warning about a network that is hardly better than guessing; None for a better one."""
+    chance = 1 / classes
+    if record.accuracy >= max(2 * chance, chance + 0.1):
+        return None
+    return (
+        f"the network has learnt little: accuracy {record.accuracy:.2f} on augmented images, and "
+        f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs or more "
+        "images (--splits) may help"
+    )
 
 
 def find_policy(
@@ -271,29 +336,22 @@ def find_policy(
 ) -> Policy:
     """The policy that a search finds for labelled images.
 
+    What is not explained here is an option of `deepaa search` and means the same: weights, epochs,
+    size, ops, exclude, preset, device, checkpoint_seconds.
+
     Args:
-        data: A source as for `--data` (None: the embedded images); a torch data set of PIL images
-            or uint8 tensors with their labels, without a transform; or (images, labels) as uint8
-            (N, C, H, W) and (N,).
-        model: A classifier of uint8 batches, already trained; or a name as for `--model`; None
-            takes one that fits the images. What has only a name is trained first.
-        weights: A file of trained weights for a network with a name, .safetensors.
+        data: As for `--data`; or a torch data set of PIL images or uint8 tensors with their labels,
+            without a transform; or (images, labels) as uint8 (N, C, H, W) and (N,).
+        model: A trained classifier of uint8 batches; or a name as for `--model`.
         pretrain: Train the given model first.
-        epochs: Epochs of pre-training, instead of the preset's.
-        size: Side to bring images to that are read from files.
-        space: What to choose from; None takes the preset's.
-        ops: Names of the operations of the space to keep, as a list or with commas between.
-        exclude: Names of operations to leave out.
-        preset: The settings to start from, see `PRESETS`; None takes fast for images
-            of up to 64 pixels, and imagenet for larger ones.
+        space: What to choose from, instead of the preset's.
         config: All settings of the search, instead of the preset's.
         proxy: How a network is made and trained, instead of the preset's way.
-        sizes: Images for pre-training, search and validation.
-        out: A run folder: history, checkpoints and the policy. Called again with equal arguments,
-            the search there goes on, or gives its result at once, and so does
-            `deepaa search --resume`. Ctrl-C saves.
-        progress: Whether progress is shown on stderr, by default in terminals and notebooks; or
-            a function that is called with every record.
+        sizes: Images for pre-training, search and validation, as for `--splits`.
+        out: A run folder. Called again with equal arguments, the search there goes on, or gives
+            its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
+        progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
+            function that is called with every record.
         settings: Single fields of `SearchConfig` to change: `layers=3, seed=1`.
     """
     name, network = (model, None) if isinstance(model, str) else (None, model)
@@ -308,34 +366,32 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    wanted.resolve()  # before images are read
-    spec, images = None, None
-    if data is None or isinstance(data, str | Path):
-        spec = DataSpec.from_options(data, size=size)
-    elif size is None:
-        images = as_images(data)
-    else:
-        raise ValueError(f"size={size} is for images in files; resize yours before the search")
-    request = SearchRequest(
-        wanted,
-        spec,
-        images,
-        model=network,
-        weights=None if weights is None else str(Path(weights).resolve()),
-        pretrain=pretrain,
-        splits=sizes,
-    )
-    where = distributed.init("auto" if device is None else str(device))
+    request = SearchRequest(wanted, *_source(data, size), network, weights, pretrain, sizes)
+    where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
-        is_shown = is_interactive() if progress is None else progress is True
-        display = SearchProgress(search, enabled=is_shown)
-        on_record = progress if callable(progress) else display
-        try:
-            for record in search:
-                on_record(record)
-        except KeyboardInterrupt:
-            search.save()
-            raise
-        finally:
-            display.clear()
+        _follow(search, progress)
         return search.policy
+
+
+def _source(data: object, size: int | None) -> tuple[DataSpec | None, LabelledImages | None]:
+    """Where images are read from, or the images themselves."""
+    if data is None or isinstance(data, str | Path):
+        return DataSpec.from_options(data, size=size), None
+    if size is not None:
+        raise ValueError(f"size={size} is for images in files; resize yours before the search")
+    return None, as_images(data)
+
+
+def _follow(search: PolicySearch, progress: bool | Callable[[Record], None] | None) -> None:
+    """Run the search to its end and show its records; Ctrl-C saves."""
+    is_shown = is_interactive() if progress is None else progress is True
+    display = SearchProgress(search, enabled=is_shown)
+    on_record = progress if callable(progress) else display
+    try:
+        for record in search:
+            on_record(record)
+    except KeyboardInterrupt:
+        search.save()
+        raise
+    finally:
+        display.clear()

@@ -1,23 +1,189 @@
-"""The settings of a search: a preset, what is changed of it, and both as JSON.
+"""The settings of a search: what there is to set, presets, changes to them, and both as JSON.
 
-The command and `find_policy` say what they want in a `SettingsRequest`; what it resolves to is
-kept in the run folder.
+`SearchConfig` are the settings of gradient matching, `ProxyConfig` those of the network that it
+takes gradients of. The command and `find_policy` say what they want in a `SettingsRequest`; what it
+resolves to is kept in the run folder.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from deepaa.ops import Operation, Space
-from deepaa.runs import apply_changes, from_plain, parse_changes, to_plain
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.presets import LARGE, PRESETS, SMALL, SPACES, Preset, ProxyConfig
+from deepaa.ops import CIFAR, IMAGENET, Operation, Space
+from deepaa.runs import apply_changes, from_plain, parse_changes
+from deepaa.train import TrainConfig
 
+LEAST_ROWS = 16
+"""Halving the transformations of a layer stops at this number."""
+PRECISIONS = ("auto", "float32", "bfloat16")
 NOT_CHANGED = ("model", "train.seed")
 """Settings that have an option of their own, or follow from another."""
+
+_VALID: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "layers max_layers steps images validation prefixes deviation_draws heldout chunk",
+        lambda value: value >= 1,
+        "at least 1",
+    ),
+    (
+        "halvings converged penalty penalty_first_layer identity_logit epsilon",
+        lambda value: 0 <= value < math.inf,
+        "0 or more",
+    ),
+    ("average simplify", lambda value: 0 <= value <= 1, "in 0..1"),
+    ("deviation_memory", lambda value: 0 <= value < 1, "at least 0 and below 1"),
+    ("learning_rate", lambda value: value > 0, "positive"),
+    ("precision", PRECISIONS.__contains__, f"one of {', '.join(PRECISIONS)}"),
+)
+"""Settings, what is valid for each of them (None always is), and the words for it."""
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """All settings that change what a search finds on given data, with a given model and space.
+
+    docs/search.md has the reasons for each.
+    """
+
+    layers: int | None = None
+    """Layers to find; None adds layers until one brings nothing (see `max_layers`)."""
+    max_layers: int = 6
+    """Most layers when their number is not given."""
+    steps: int = 312
+    """Steps per layer; times the learning rate no less than `identity_logit`, which an operation
+    has to rise by to overtake identity."""
+    learning_rate: float = 0.1
+    """Of Adam, on the logits."""
+    images: int = 16
+    """Images per step; Eq. 10 takes its mean and standard deviation over them."""
+    validation: int = 64
+    """Original images in the batch whose gradient is matched."""
+    prefixes: int = 4
+    """Draws of the earlier layers, each followed by every transformation (Eq. 7)."""
+    chains: int = 140
+    """Draws of all layers for the mean gradient (Eq. 8); 0 takes the images of the prefixes."""
+    halves: bool = True
+    """Take two mean gradients, of half of the chains each, so that their noise cancels in Eq. 9."""
+    halvings: int = 3
+    """How often the less likely half of the transformations is dropped in a layer after the first,
+    up to its middle; the others are then rewarded under more draws."""
+    converged: float = 0.97
+    """An operation with more than this share ends a layer after the first early, after a quarter
+    of its steps at least (identity later still); 1 lets every layer take all its steps."""
+    average: float = 0.25
+    """Share of a layer's steps, at its end, whose mean distribution is kept; 0 takes the last."""
+    simplify: float = 0.3
+    """The leading operation of a layer after the first gets all of it if alone it brings at least
+    this share of the layer's gain on held-out images; 0 keeps every layer as it was found."""
+    stratified: bool = True
+    """Spread the chains' last rows evenly over the layer's distribution."""
+    deviation_draws: int | None = 16
+    """Draws of the earlier layers that Eq. 10's standard deviation refers to, 16 by the authors;
+    None takes the larger deviation of `prefixes` draws."""
+    deviation_memory: float = 0.9
+    """How much of Eq. 10's variance is carried from step to step, as in Adam's averages."""
+    penalty: float = 1.0
+    """c of Eq. 10."""
+    penalty_first_layer: float = 0.0
+    """c of Eq. 10 in the first layer; the authors' code has none there."""
+    same_class: bool = True
+    """Match the gradient of validation images of the image's own class, as the authors do."""
+    normalise_target: bool = True
+    """Divide rewards by |v| too: the exact derivative of the cosine."""
+    identity_logit: float = 8.0
+    """How far identity starts above the others."""
+    tie_signs: bool = True
+    """Give m and -m one reward, since the policy is made symmetric in the end."""
+    symmetric: bool = True
+    """Make the found policy symmetric in its signs, as the authors' evaluation does."""
+    epsilon: float = 2e-6
+    """Of Adam. A gain that never varies takes a layer over if it is above about
+    epsilon e^identity_logit / (steps learning_rate - identity_logit); smaller ones are left."""
+    heldout: int = 256
+    """Images set aside to measure each layer, at most a third of those to augment."""
+    precision: str = "auto"
+    """Of the network, in pre-training too: float32, bfloat16, or auto: bfloat16 on GPUs with it."""
+    compile: bool | None = None
+    """Compile the passes through the network; None does so on CUDA."""
+    chunk: int = 1112
+    """Images through the network at a time; halved when memory runs out."""
+    seed: int = 0
+    """Of everything random in the search."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings that cannot work."""
+        for names, is_valid, valid in _VALID:
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and not is_valid(value):
+                    raise ValueError(f"{name} should be {valid}, got {value!r}")
+        if self.halves and self.chains % 2:
+            raise ValueError(f"chains should be even, or halves=false; got {self.chains}")
+        if self.stratified and not 0 <= self.chains <= 1000:
+            raise ValueError(f"chains should be in 0..1000 when stratified, got {self.chains}")
+
+    def rows_left(self, rows: int, layer: int, step: int) -> int:
+        """The number of `rows` transformations that are still rewarded when `step` begins."""
+        if layer == 1:
+            return rows
+        points = (k * self.steps / (2 * self.halvings) for k in range(1, self.halvings + 1))
+        done = sum(step >= max(1, point) for point in points)
+        return min(rows, max(LEAST_ROWS, rows >> done))
+
+    def prefix_draws(self, rows: int, left: int) -> int:
+        """Draws of the earlier layers for each image while `left` of `rows` are rewarded."""
+        return int(self.prefixes * math.sqrt(rows / left))
+
+    def passes_per_step(self, rows: int, *, layer: int, step: int = 0) -> int:
+        """The number of images that go through the network in one step."""
+        if layer == 1:
+            return self.images * (self.validation + 2 * rows)
+        left = self.rows_left(rows, layer, step)
+        candidates = left * self.prefix_draws(rows, left)
+        chains = self.chains or (candidates if left == rows else rows)
+        return self.images * (self.validation + candidates + chains)
+
+    def passes_left(self, rows: int, layer: int = 1, step: int = 0) -> int:
+        """The number that go through it after `step` steps of `layer`, if no layer is dropped."""
+
+        def steps(layer: int, done: int) -> int:
+            left = range(done, self.steps)
+            return sum(self.passes_per_step(rows, layer=layer, step=step) for step in left)
+
+        last = self.layers or self.max_layers
+        later = (last - layer) * steps(2, 0) if last > layer else 0
+        # the layers, their leading operations alone and DeepTA, and once the images as they are
+        simpler = last - max(layer, 2) + 1 if self.simplify else 0
+        measured = self.heldout * (2 * (last - layer + 1) + simpler + (layer == 1))
+        return steps(layer, step) + later + measured * (self.validation + (self.chains or rows))
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """The network whose gradients guide the search, and how it is trained."""
+
+    model: str | None = None
+    """A name for `build_model`; None takes one that fits the images and the device."""
+    augment: bool = True
+    """Pre-train with crop, flip and cutout, as the authors do."""
+    least_passes: int = 0
+    """Pre-train for more epochs where so few images would go through the network."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """How it is trained."""
+
+    def trained_on(self, images: int) -> ProxyConfig:
+        """The same with the epochs that so many images take."""
+        if not images or self.train.schedule == "step":  # whose milestones are epochs
+            return self
+        epochs = max(self.train.epochs, math.ceil(self.least_passes / images))
+        return replace(self, train=replace(self.train, epochs=epochs))
+
+
+# Presets
 
 
 class Settings(NamedTuple):
@@ -28,11 +194,48 @@ class Settings(NamedTuple):
     space: Space
 
 
-def find_preset(name: str) -> Preset:
-    """The preset of this name."""
-    if name not in PRESETS:
-        raise ValueError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name]
+def _preset(changes: str, space: Space = CIFAR) -> Settings:
+    """The defaults with changes, written as `--set` takes them."""
+    values = parse_changes(changes.split(), SearchConfig, ProxyConfig)
+    search = apply_changes(SearchConfig(), values)
+    return Settings(search, apply_changes(ProxyConfig(), values), space)
+
+
+_USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
+_AUTHORS = (
+    "steps=1024 learning_rate=0.025 prefixes=16 chains=556 stratified=false halves=false "
+    "halvings=0 converged=1 average=0 simplify=0 tie_signs=false deviation_draws=auto "
+    "deviation_memory=0 epsilon=1e-7"
+)
+SMALL, LARGE = "fast", "imagenet"
+"""The presets for small and for large images, where nobody chose one."""
+PRESETS: Mapping[str, Settings] = {
+    # the default: a quarter of the authors' samples, a third of their steps
+    "fast": _preset(_USUAL),
+    # what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains
+    "official": _preset(f"{_USUAL} {_AUTHORS} layers=6"),
+    # what the paper says: 512 steps, the penalty in every layer, rewards not divided by |v|,
+    # validation batches of all classes, no default augmentation anywhere
+    "paper": _preset(
+        f"{_USUAL} {_AUTHORS} steps=512 penalty_first_layer=1 normalise_target=false "
+        "same_class=false symmetric=false epsilon=1e-8 augment=false"
+    ),
+    # larger images: ResNet-18, the ImageNet space, at most 5 layers
+    "imagenet": _preset(
+        f"{_USUAL} max_layers=5 chunk=256 model=resnet18 train.epochs=30 train.batch=64 "
+        "train.lr=0.05",
+        IMAGENET,
+    ),
+    # minutes on two CPU cores: 3 layers, a small network, few samples; in few steps the deviation
+    # of many draws would keep layers at identity
+    "demo": _preset(
+        "layers=3 steps=40 learning_rate=0.3 images=6 validation=24 prefixes=1 chains=48 "
+        "deviation_draws=2 heldout=48 model=small least_passes=20000 train.epochs=10"
+    ),
+}
+
+
+# What a user asks for
 
 
 @dataclass(frozen=True)
@@ -59,19 +262,26 @@ class SettingsRequest:
     """NAME=VALUE each: heldout=64, augment=false, train.lr=0.05. Checked together, so that their
     order does not matter."""
 
+    def __post_init__(self) -> None:
+        """Refuse wrong settings at once, before images are read."""
+        self.resolve()
+
     def resolve(self, *, large: bool = False) -> Settings:
         """The settings for small or for large images."""
-        start = find_preset(self.preset or (LARGE if large else SMALL))
+        preset = self.preset or (LARGE if large else SMALL)
+        if preset not in PRESETS:
+            raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
+        start = PRESETS[preset]
         changes = parse_changes(self.changes, SearchConfig, ProxyConfig, without=NOT_CHANGED)
         if self.epochs is not None:
             changes = {"train.epochs": self.epochs, **changes}
         if "train.epochs" in changes:  # so many, unless both are given
             changes = {"least_passes": 0, **changes}
-        search = dataclasses.replace(self.search or start.search, **self.fields)
+        search = replace(self.search or start.search, **self.fields)
         proxy = self.proxy or start.proxy
         if self.model is not None:
-            proxy = dataclasses.replace(proxy, model=self.model)
-        space = self._chosen_space(self.space or SPACES[start.space])
+            proxy = replace(proxy, model=self.model)
+        space = self._chosen_space(self.space or start.space)
         return Settings(apply_changes(search, changes), apply_changes(proxy, changes), space)
 
     def _chosen_space(self, space: Space) -> Space:
@@ -93,21 +303,12 @@ def _names(given: str | Sequence[str]) -> list[str]:
 
 def settings_to_json(settings: Settings) -> dict[str, Any]:
     """The settings as they stand in config.json."""
-    operations = [
-        {
-            "name": op.name,
-            "low": op.low,
-            "high": op.high,
-            "neutral": op.neutral,
-            "options": {k: list(v) if isinstance(v, tuple) else v for k, v in op.options.items()},
-        }
-        for op in settings.space.operations
-    ]
-    return {
-        "search": to_plain(settings.search),
-        "proxy": to_plain(settings.proxy),
-        "space": {"operations": operations, "levels": settings.space.levels},
-    }
+    names = ("name", "low", "high", "neutral", "options")
+    operations = [{name: getattr(op, name) for name in names} for op in settings.space.operations]
+    space = {"operations": operations, "levels": settings.space.levels}
+    config = {"search": asdict(settings.search), "proxy": asdict(settings.proxy), "space": space}
+    plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))  # tuples are lists
+    return plain
 
 
 def settings_from_json(config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:

@@ -1,21 +1,21 @@
 """One layer of the policy: how its distribution is optimised, when it ends, and what is kept of it.
 
-`LayerOptimizer` moves the logits. At the end `evaluate_layer` measures the layer on held-out images
-and says whether it is kept; `prefer_leader` reduces it to its leading operation where that does.
+`LayerOptimizer` moves the logits by `Rewards`. At the end `evaluate_layer` measures the layer on
+held-out images and says whether it is kept; `prefer_leader` reduces it to its leading operation
+where that does.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from deepaa.ops import Operation, Table
 from deepaa.policy import Layers, Policy, perplexity
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.rewards import Rewards
+from deepaa.search.settings import SearchConfig
 
 BETA1, BETA2 = 0.9, 0.999
 """The decay of Adam's two averages."""
@@ -29,23 +29,62 @@ IDENTITY_LIMIT = 0.9
 """A layer with a larger share of identity changes nothing."""
 
 
+class Rewards(NamedTuple):
+    """Rewards of R transformations for each of G images."""
+
+    mean: Tensor  # (G, R) over the prefix's draws
+    relative: Tensor  # (G, R) the same, less the mean under the layer's distribution
+    spread: Tensor  # (G, R) variance of one draw's reward
+    noise: Tensor  # (G, R) variance of `relative` that is left by the draws
+
+    @classmethod
+    def of(cls, products: Tensor, probabilities: Tensor) -> Rewards:
+        """The rewards in products (G, draws x R) of Eq. 9, in a layer with `probabilities` (R,).
+
+        The mean of the rewards under the layer's own distribution is zero, because Eq. 9's
+        direction is orthogonal to the layer's gradient. What a sample shows of it is noise that all
+        transformations share, a baseline that `relative` is without.
+        """
+        each = torch.unflatten(products.double(), 1, (-1, len(probabilities)))
+        relative = each - (each @ (probabilities / probabilities.sum()))[..., None]
+        draws = each.shape[1]
+        if draws == 1:
+            zeros = torch.zeros_like(each[:, 0])
+            return cls(each[:, 0], relative[:, 0], spread=zeros, noise=zeros)
+        noise = relative.var(1) / draws
+        return cls(each.mean(1), relative.mean(1), spread=each.var(1), noise=noise)
+
+    def variance(self, draws: int | None) -> Tensor:
+        """(R,) the variance over images whose root Eq. 10 takes.
+
+        It is the sum of the variance between images and the noise of the draws behind each image's
+        reward, which is most of it. Given `draws`, it is the variance that so many draws would
+        show: both parts are estimated apart, whatever number is at hand. With few images the sum
+        may then be below zero; clamped here, its mean over steps would be too high.
+        """
+        if draws is None or len(self.mean) < 2 or not bool(self.spread.any()):
+            return self.mean.var(0, correction=0)
+        between = self.relative.var(0) - self.noise.mean(0)
+        return between + self.spread.mean(0) / draws
+
+
 class LayerOptimizer:
     """The logits of one layer, which start at identity, and the Adam steps that move them."""
+
+    _NUMBERS = ("step", "averaged_steps")
+    _TENSORS = ("logits", "active", "momentum", "square", "variance", "average")
 
     def __init__(self, table: Table, config: SearchConfig, layer: int) -> None:
         """A layer without steps; `layer` counts from 1."""
         self.table, self.config, self.layer = table, config, layer
-        self.step = 0
-        """Steps taken."""
+        self.step = 0  # steps taken
         logits = torch.zeros(len(table), dtype=torch.float64)
         logits[table.identity or 0] = config.identity_logit
         self.logits = logits - logits.mean()
-        self.active = torch.arange(len(table))
-        """(R,) the rows that are still rewarded."""
-        self._momentum = torch.zeros_like(self.logits)
-        self._square = torch.zeros_like(self.logits)
-        self._variance = torch.zeros_like(self.logits)
-        self._average, self._averaged_steps = torch.zeros_like(self.logits), 0
+        self.active = torch.arange(len(table))  # (R,) the rows that are still rewarded
+        self.momentum, self.square = torch.zeros_like(logits), torch.zeros_like(logits)  # of Adam
+        self.variance = torch.zeros_like(logits)  # of rewards over images, averaged over steps
+        self.average, self.averaged_steps = torch.zeros_like(logits), 0  # of the last steps
         self._mirror = torch.tensor(table.twins) if config.tie_signs else torch.arange(len(table))
 
     @property
@@ -59,17 +98,16 @@ class LayerOptimizer:
 
         If one operation holds the layer, it is that of the last step.
         """
-        use_last = self.converged or not self._averaged_steps
-        p = self.probabilities if use_last else self._average
+        is_mean = self.averaged_steps and not self.converged
+        p = self.average if is_mean else self.probabilities
         return p / p.sum()
 
     @property
     def converged(self) -> bool:
         """Whether one operation has held the layer for long enough; never in the first layer."""
         c = self.config
-        if self.layer == 1 or c.converged >= 1:
-            return False
-        leader = leading_operation(self.table, self.probabilities, c.converged)
+        is_open = self.layer > 1 and c.converged < 1
+        leader = leading_operation(self.table, self.probabilities, c.converged) if is_open else None
         if leader is None:
             return False
         if leader.name == "identity":  # what starts below it needs time to rise
@@ -112,10 +150,10 @@ class LayerOptimizer:
 
     def _adam_step(self, gradient: Tensor) -> None:
         self.step += 1
-        self._momentum = BETA1 * self._momentum + (1 - BETA1) * gradient
-        self._square = BETA2 * self._square + (1 - BETA2) * gradient**2
-        mean = self._momentum / (1 - BETA1**self.step)
-        square = self._square / (1 - BETA2**self.step)
+        self.momentum = BETA1 * self.momentum + (1 - BETA1) * gradient
+        self.square = BETA2 * self.square + (1 - BETA2) * gradient**2
+        mean = self.momentum / (1 - BETA1**self.step)
+        square = self.square / (1 - BETA2**self.step)
         change = torch.zeros_like(self.logits)  # rows that were dropped stay where they are
         change[self.active] = (mean / (square.sqrt() + self.config.epsilon))[self.active]
         self.logits = self.logits + self.config.learning_rate * change
@@ -127,10 +165,10 @@ class LayerOptimizer:
         """
         p = self.probabilities
         if int(p.argmax()) == self.table.identity:
-            self._average, self._averaged_steps = torch.zeros_like(p), 0
+            self.average, self.averaged_steps = torch.zeros_like(p), 0
         else:
-            self._averaged_steps += 1
-            self._average = self._average + (p - self._average) / self._averaged_steps
+            self.averaged_steps += 1
+            self.average = self.average + (p - self.average) / self.averaged_steps
 
     def _deviation(self, rewards: Rewards) -> Tensor:
         """(R,) the standard deviation of rewards over images; its square is averaged over steps.
@@ -140,30 +178,22 @@ class LayerOptimizer:
         decay, rows = self.config.deviation_memory, self.active
         if len(rewards.mean) > 1:  # one image, when others gave no finite reward, shows nothing
             now = rewards.variance(self.config.deviation_draws)
-            now = decay * self._variance[rows] + (1 - decay) * now
-            self._variance = self._variance.index_copy(0, rows, now)
-        return (self._variance[rows] / (1 - decay ** (self.step + 1))).clamp(min=0).sqrt()
+            now = decay * self.variance[rows] + (1 - decay) * now
+            self.variance = self.variance.index_copy(0, rows, now)
+        return (self.variance[rows] / (1 - decay ** (self.step + 1))).clamp(min=0).sqrt()
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the layer needs to go on, as tensors."""
         return {
-            "step": torch.tensor(self.step),
-            "logits": self.logits,
-            "active": self.active,
-            "momentum": self._momentum,
-            "square": self._square,
-            "variance": self._variance,
-            "average": self._average,
-            "averaged_steps": torch.tensor(self._averaged_steps),
+            name: torch.as_tensor(getattr(self, name)) for name in self._NUMBERS + self._TENSORS
         }
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
-        state = {name: tensor.clone() for name, tensor in state.items()}
-        self.step, self._averaged_steps = int(state["step"]), int(state["averaged_steps"])
-        self.logits, self.active = state["logits"], state["active"]
-        self._momentum, self._square = state["momentum"], state["square"]
-        self._variance, self._average = state["variance"], state["average"]
+        for name in self._NUMBERS:
+            setattr(self, name, int(state[name]))
+        for name in self._TENSORS:
+            setattr(self, name, state[name].clone())
 
 
 # The end of a layer
@@ -172,19 +202,13 @@ class LayerOptimizer:
 class Evaluation(NamedTuple):
     """A layer on held-out images."""
 
-    p: Tensor
-    """(T,) its distribution."""
-    cosines: Tensor
-    """(heldout,) of all layers with it."""
-    usable: Tensor
-    """(heldout,) whether the cosine and those it is compared with are finite."""
+    p: Tensor  # (T,) its distribution
+    cosines: Tensor  # (heldout,) of all layers with it
+    usable: Tensor  # (heldout,) whether the cosine and those it is compared with are finite
     gain: float
-    error: float
-    """The gain's standard error."""
-    helps: bool
-    """Whether it changes images and its gain is clear."""
-    kept: bool
-    """Whether it helps, or the number of layers is fixed."""
+    error: float  # the gain's standard error
+    helps: bool  # whether it changes images and its gain is clear
+    kept: bool  # whether it helps, or the number of layers is fixed
     reason: str
 
 
@@ -240,20 +264,15 @@ def standard_error(values: Tensor) -> float:
 # What a distribution says
 
 
-class Summary(NamedTuple):
-    """A layer's distribution in a few numbers."""
+def summarize(table: Table, p: Tensor) -> dict[str, Any]:
+    """Identity's share of a layer (T,), its perplexity, and its three leading operations.
 
-    identity: float
-    perplexity: float
-    top: list[tuple[str, float]]
-
-
-def summarize(table: Table, p: Tensor) -> Summary:
-    """Identity's share of a layer (T,), its perplexity, and its three leading operations."""
+    By their names in the records of a search.
+    """
     names = [op.name for op in table.operations]
     shares = zip(names, operation_shares(table, p).tolist(), strict=True)
     top = sorted(shares, key=lambda pair: -pair[1])[:3]
-    return Summary(p[table.identity or 0].item(), perplexity(p), top)
+    return {"identity": p[table.identity or 0].item(), "perplexity": perplexity(p), "top": top}
 
 
 def operation_shares(table: Table, p: Tensor) -> Tensor:

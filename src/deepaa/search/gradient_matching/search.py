@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,28 +20,11 @@ from torch import Tensor, nn
 from deepaa import distributed
 from deepaa.ops import Space, hash_int, to_device
 from deepaa.policy import Layers, Policy
-from deepaa.search.gradient_matching.check_model import (
-    bfloat16_problem,
-    check_forward_mode,
-    check_model,
-    checked_trace,
-)
-from deepaa.search.gradient_matching.config import SearchConfig
-from deepaa.search.gradient_matching.fold_batchnorm import optimized_copy
+from deepaa.search.gradient_matching import gradients, layer, rewards
 from deepaa.search.gradient_matching.gradients import Derivatives
-from deepaa.search.gradient_matching.graphs import GradientMatcher
-from deepaa.search.gradient_matching.layer import (
-    Evaluation,
-    LayerOptimizer,
-    evaluate_layer,
-    leading_operation,
-    prefer_leader,
-    restricted,
-    summarize,
-)
-from deepaa.search.gradient_matching.minibatch import Indices, MinibatchSampler, SearchData
-from deepaa.search.gradient_matching.records import LayerRecord, StepRecord
-from deepaa.search.gradient_matching.rewards import Rewards, layer_inputs, policy_inputs
+from deepaa.search.gradient_matching.layer import Evaluation, LayerOptimizer, Rewards
+from deepaa.search.gradient_matching.rewards import GradientMatcher, Indices, Minibatch, SearchData
+from deepaa.search.settings import SearchConfig
 from deepaa.train import precision_on
 
 log = logging.getLogger(__name__)
@@ -48,6 +32,47 @@ log = logging.getLogger(__name__)
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Limits of a group, the images of a step that are augmented and sent through the network together:
 the bytes of all their versions, and their number."""
+
+
+class StepRecord(NamedTuple):
+    """The state of a layer after one step."""
+
+    layer: int
+    step: int
+    similarity: float
+    """The mean cosine of v and g over the step's images."""
+    identity: float
+    """The probability of identity."""
+    perplexity: float
+    top: list[tuple[str, float]]
+    """The leading operations and their shares."""
+    passes: int
+    """Images through the network since the search began."""
+    skipped: int
+    """Images that were left out since then because a reward or a cosine was not finite."""
+    seconds: float
+
+
+class LayerRecord(NamedTuple):
+    """A finished layer, measured on held-out images."""
+
+    layer: int
+    kept: bool
+    reason: str
+    gain: float
+    gain_error: float
+    improvement_mean: float
+    improvement_std: float
+    deepta_mean: float
+    deepta_std: float
+    passes: int
+    seconds: float
+    memory: float | None = None
+    """The most GB of GPU memory that were in use so far."""
+    identity: float | None = None
+    """Of the layer as it was found, before it was reduced to its leading operation."""
+    perplexity: float | None = None
+    top: list[tuple[str, float]] | None = None
 
 
 class Search:
@@ -65,42 +90,39 @@ class Search:
         if self.table.identity is None:
             raise ValueError("the space needs the identity operation, from which layers start")
         self.device = next(model.parameters()).device
-        self.chunk = config.chunk
-        self.group = min(MAX_GROUP, max(1, GROUP_BYTES // self._bytes_per_image()))
-        self._sampler = MinibatchSampler(
-            data,
-            validation=config.validation,
-            heldout=config.heldout,
-            same_class=config.same_class,
-            seed=config.seed,
-        )
+        versions = config.validation + config.prefixes * len(self.table) + config.chains
+        most = GROUP_BYTES // (versions * data.images[0].numel())
+        self.chunk, self.group = config.chunk, min(MAX_GROUP, max(1, most))
+        self._sampler = rewards.MinibatchSampler(data, config)
         self._prepare_model(model)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
-        self._baseline: Tensor | None = None  # (heldout,) cosines of the original images
-        self._previous: Tensor | None = None  # (heldout,) cosines of the layers kept so far
+        # (heldout,) cosines of the original images and of the layers kept so far, once measured
+        self._baseline = self._previous = torch.zeros(0, dtype=torch.float64)
         self._start_layer()
 
     def _prepare_model(self, model: nn.Module) -> None:
         """Check the model, lay it out for its device, and choose how it is differentiated."""
-        c, few = self.config, slice(0, min(16, len(self.data.images)))
-        images, labels = (part[few].to(self.device) for part in self.data[:2])
-        check_model(model, images, labels, largest=int(self.data.labels.max()))
-        self.model = optimized_copy(model, images, labels)
+        c = self.config
+        images, labels = (part[:16].to(self.device) for part in self.data[:2])
+        gradients.check_model(model, images, labels, largest=int(self.data.labels.max()))
+        self.model = gradients.optimized_copy(model, images, labels)
         self.precision = precision_on(self.device, c.precision)
-        if self.precision == "bfloat16" and (
-            problem := bfloat16_problem(self.model, images, labels)
-        ):
-            if c.precision != "auto":
-                raise ValueError(f"the model does not run in bfloat16: {problem}")
-            log.warning("the model does not run in bfloat16, float32 serves: %s", problem)
-            self.precision = "float32"
+        if self.precision == "bfloat16":
+            try:
+                Derivatives(self.model, dtype=torch.bfloat16).losses(images, labels)
+            except (RuntimeError, TypeError) as error:
+                problem = f"the model does not run in bfloat16: {gradients.first_line(error)}"
+                if c.precision != "auto":
+                    raise ValueError(problem) from error
+                log.warning("%s; float32 serves", problem)
+                self.precision = "float32"
         self.compiled = self.device.type == "cuda" if c.compile is None else c.compile
         self._nodes = None
         if self.compiled or self.device.type == "cpu":
-            self._nodes = checked_trace(self.model, images, labels)
+            self._nodes = gradients.checked_trace(self.model, images, labels)
         if self._nodes is None:
-            check_forward_mode(self.model, images, labels)
+            gradients.check_forward_mode(self.model, images, labels)
         self._matcher = self._new_matcher()
 
     def _new_matcher(self) -> GradientMatcher:
@@ -113,18 +135,7 @@ class Search:
         )
         return GradientMatcher(derivatives, normalise=self.config.normalise_target)
 
-    def _bytes_per_image(self) -> int:
-        """The bytes of all versions of one image of a step."""
-        c = self.config
-        versions = c.validation + c.prefixes * len(self.table) + (c.chains or 0)
-        return versions * self.data.images[0].numel()
-
     # What is found
-
-    @property
-    def probabilities(self) -> Tensor:
-        """(T,) the distribution of the layer in work."""
-        return self.optimizer.probabilities
 
     @property
     def prefix(self) -> Policy:
@@ -134,8 +145,7 @@ class Search:
     @property
     def policy(self) -> Policy:
         """The kept layers, symmetric if the settings ask for it."""
-        policy = self.prefix
-        return policy.symmetric() if self.config.symmetric else policy
+        return self.prefix.symmetric() if self.config.symmetric else self.prefix
 
     @property
     def dropped_identity(self) -> float | None:
@@ -158,51 +168,54 @@ class Search:
         self._prefix = self.prefix
 
     def _run_step(self) -> StepRecord:
-        began, step = time.perf_counter(), self.optimizer.step
-        seed = hash_int(hash_int(self.config.seed, self.layer), step)
-        indices = self._sampler.draw(seed, self.config.images)
-        self.optimizer.drop_unlikely_rows()
-        rows = len(self.optimizer.active)
-        width = 2 + len(Rewards._fields) * rows
-        gathered = self._over_groups(partial(self._rewards, seed), indices, width)
+        began, c, optimizer = time.perf_counter(), self.config, self.optimizer
+        optimizer.drop_unlikely_rows()
+        p, rows = optimizer.probabilities, optimizer.active
+        seed = hash_int(hash_int(c.seed, self.layer), optimizer.step)
+
+        def work(minibatch: Minibatch, numbers: list[int]) -> Tensor:
+            """(G, 2 + 4 R): cosine, image passes and rewards of some images of the step."""
+            seeds = [hash_int(seed, 1 + number) for number in numbers]
+            inputs = rewards.layer_inputs(minibatch, self._prefix, p, c, seeds, rows)
+            cosines, products = self._matcher(inputs, self.before_image)
+            head = torch.stack((cosines, torch.full_like(cosines, inputs.passes)), 1)
+            return torch.cat((head, *Rewards.of(products, to_device(p[rows], self.device))), 1)
+
+        width = 2 + len(Rewards._fields) * len(rows)
+        gathered = self._over_groups(work, self._sampler.draw(seed, c.images), width)
         usable = torch.isfinite(gathered).all(1)
         self.skipped += int((~usable).sum())
         self.passes += int(gathered[:, 1].nan_to_num().sum())
         gathered = gathered[usable]
         if len(gathered) == 0:
-            raise FloatingPointError(f"layer {self.layer}, step {step}: no reward is finite")
-        self.optimizer.update(Rewards(*torch.split(gathered[:, 2:], rows, 1)))
+            place = f"layer {self.layer}, step {optimizer.step}"
+            raise FloatingPointError(f"{place}: no reward is finite")
+        optimizer.update(Rewards(*torch.split(gathered[:, 2:], len(rows), 1)))
         return StepRecord(
             layer=self.layer,
-            step=self.optimizer.step,
+            step=optimizer.step,
             similarity=gathered[:, 0].mean().item(),
-            **summarize(self.table, self.probabilities)._asdict(),
+            **layer.summarize(self.table, optimizer.probabilities),
             passes=self.passes,
             skipped=self.skipped,
             seconds=time.perf_counter() - began,
         )
 
-    def _rewards(self, seed: int, indices: Indices, numbers: list[int]) -> Tensor:
-        """(G, 2 + 4 R): cosine, image passes and rewards of some images of a step."""
-        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
-        seeds = [hash_int(seed, 1 + number) for number in numbers]
-        p, rows = self.probabilities, self.optimizer.active
-        inputs = layer_inputs(minibatch, self._prefix, p, self.config, seeds, rows)
-        cosines, products = self._matcher(inputs, self.before_image)
-        head = torch.stack((cosines, torch.full_like(cosines, inputs.passes)), 1)
-        return torch.cat((head, *Rewards.of(products, to_device(p[rows], self.device))), 1)
-
     def _over_groups(
-        self, work: Callable[[Indices, list[int]], Tensor], indices: Indices, width: int
+        self, work: Callable[[Minibatch, list[int]], Tensor], indices: Indices, width: int
     ) -> Tensor:
         """(n, width) rows that `work` gives, of all processes; groups as large as memory allows."""
         n = len(indices.images)
         mine = list(distributed.share(n, distributed.rank(), distributed.world_size()))
         rows, at = [torch.zeros(0, width, dtype=torch.float64, device=self.device)], 0
+
+        def group(numbers: list[int]) -> Tensor:
+            return work(self._sampler.fetch(indices, numbers, self.device), numbers)
+
         while at < len(mine):
             groups = math.ceil(len(mine) / self.group)
             size = math.ceil(len(mine) / groups)  # as equal as can be
-            found = self._with_less_memory(partial(work, indices, mine[at : at + size]))
+            found = self._with_less_memory(partial(group, mine[at : at + size]))
             if found is not None:
                 rows.append(found)
                 at += size
@@ -222,8 +235,7 @@ class Search:
         except torch._dynamo.exc.TorchDynamoException as error:
             if not self.compiled or self.config.compile:
                 raise
-            first = str(error).strip().splitlines()[0]
-            log.warning("the model cannot be compiled, it runs as it is: %s", first)
+            log.warning("the model runs uncompiled: %s", gradients.first_line(error))
             self.compiled = False
         # outside the except clause, so that the failed tensors are free
         self._matcher = self._new_matcher()
@@ -236,26 +248,26 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Evaluate the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        if self._baseline is None or self._previous is None:
+        if not len(self._baseline):
             self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
         finite = torch.isfinite(deepta + self._baseline)
         found = self._evaluate(self.optimizer.result, finite)
         if not bool(found.usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
-        layer, leader_reason = self._simplified(found)
-        self.skipped += int((~layer.usable).sum())
-        if layer.kept:
-            self.found = torch.cat((self.found, layer.p[None]))
-            self._previous = layer.cosines
-        improvement, improvement_std = _mean_and_std((layer.cosines - self._baseline)[layer.usable])
-        deepta_mean, deepta_std = _mean_and_std((deepta - self._baseline)[layer.usable])
+        best, leader_reason = self._simplified(found)
+        self.skipped += int((~best.usable).sum())
+        if best.kept:
+            self.found = torch.cat((self.found, best.p[None]))
+            self._previous = best.cosines
+        improvement, improvement_std = _mean_and_std((best.cosines - self._baseline)[best.usable])
+        deepta_mean, deepta_std = _mean_and_std((deepta - self._baseline)[best.usable])
         record = LayerRecord(
             layer=self.layer,
-            kept=layer.kept,
-            reason=layer.reason + leader_reason,
-            gain=layer.gain,
-            gain_error=layer.error,
+            kept=best.kept,
+            reason=best.reason + leader_reason,
+            gain=best.gain,
+            gain_error=best.error,
             improvement_mean=improvement,
             improvement_std=improvement_std,
             deepta_mean=deepta_mean,
@@ -263,10 +275,9 @@ class Search:
             passes=self.passes,
             seconds=time.perf_counter() - began,
             memory=torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
-            **summarize(self.table, found.p)._asdict(),
+            **layer.summarize(self.table, found.p),
         )
-        last = self.config.layers or self.config.max_layers
-        self.done = not layer.kept or self.layer >= last
+        self.done = not best.kept or self.layer >= (self.config.layers or self.config.max_layers)
         if not self.done:
             self.layer += 1
             self._start_layer()
@@ -274,9 +285,8 @@ class Search:
 
     def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
         """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
-        assert self._previous is not None
         layers = Layers(torch.cat((self.found, p[None])))
-        return evaluate_layer(
+        return layer.evaluate_layer(
             p,
             self._heldout_cosines(Policy(self.table, layers)),
             self._previous,
@@ -291,43 +301,37 @@ class Search:
         A layer that is dropped gets no second chance so: the better of two is good by chance.
         """
         wanted = found.kept and self.layer > 1 and self.config.simplify > 0
-        leader = leading_operation(self.table, found.p) if wanted else None
+        leader = layer.leading_operation(self.table, found.p) if wanted else None
         if leader is None or leader.name == "identity":
             return found, ""
-        alone = self._evaluate(restricted(self.table, found.p, leader), found.usable)
-        return prefer_leader(found, alone, leader.name, self.config.simplify)
+        alone = self._evaluate(layer.restricted(self.table, found.p, leader), found.usable)
+        return layer.prefer_leader(found, alone, leader.name, self.config.simplify)
 
     def _heldout_cosines(self, policy: Policy) -> Tensor:
         """(heldout,) cosines under a policy; the same images, batches and keys every time."""
-        n = self.config.chains or len(self.table)
-        if not policy.depth and not self.compiled:
-            n = 1  # compiled code prefers the shape it knows to fewer images
-        indices = self._sampler.draw_heldout()
-        cosines = self._over_groups(partial(self._cosines, policy, n), indices, 1)[:, 0]
-        self.passes += len(cosines) * (self.config.validation + n)
-        return cosines
+        c, start = self.config, hash_int(self.config.seed, 0)
+        # compiled code prefers the shape it knows to fewer images
+        n = (c.chains or len(self.table)) if policy.depth or self.compiled else 1
 
-    def _cosines(self, policy: Policy, n: int, indices: Indices, numbers: list[int]) -> Tensor:
-        minibatch = self._sampler.fetch(indices.subset(numbers), self.device)
-        start = hash_int(self.config.seed, 0)
-        seeds = [hash_int(start, number) for number in numbers]
-        halves = self.config.halves and self.config.chains > 0 and n > 1
-        inputs = policy_inputs(minibatch, policy, n, seeds, halves=halves)
-        return self._matcher(inputs, self.before_image)[0][:, None]
+        def work(minibatch: Minibatch, numbers: list[int]) -> Tensor:
+            seeds = [hash_int(start, number) for number in numbers]
+            halves = c.halves and c.chains > 0 and n > 1
+            inputs = rewards.policy_inputs(minibatch, policy, n, seeds, halves=halves)
+            return self._matcher(inputs, self.before_image)[0][:, None]
+
+        cosines = self._over_groups(work, self._sampler.draw_heldout(), 1)[:, 0]
+        self.passes += len(cosines) * (c.validation + n)
+        return cosines
 
     # Saving
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a search needs to go on, as tensors."""
-        none = torch.zeros(0, dtype=torch.float64)
+        names = ("found", "layer", "passes", "skipped", "done")
         return {
-            "found": self.found,
-            "layer": torch.tensor(self.layer),
-            "passes": torch.tensor(self.passes),
-            "skipped": torch.tensor(self.skipped),
-            "done": torch.tensor(self.done),
-            "baseline": none if self._baseline is None else self._baseline,
-            "previous": none if self._previous is None else self._previous,
+            **{name: torch.as_tensor(getattr(self, name)) for name in names},
+            "baseline": self._baseline,
+            "previous": self._previous,
             **self.optimizer.state(),
         }
 
@@ -335,16 +339,14 @@ class Search:
         """Go on from a state."""
         rows = len(self.table)
         if state["logits"].shape != (rows,) or state["found"].shape[1:] != (rows,):
-            raise ValueError(
-                f"the state has {len(state['logits'])} transformations, the space {rows}"
-            )
+            found = len(state["logits"])
+            raise ValueError(f"the state has {found} transformations, the space {rows}")
         self.found = state["found"].clone()
         self.layer, self.passes = int(state["layer"]), int(state["passes"])
         self.skipped, self.done = int(state["skipped"]), bool(state["done"])
         self._start_layer()
         self.optimizer.load_state(state)
-        self._baseline = state["baseline"].clone() if len(state["baseline"]) else None
-        self._previous = state["previous"].clone() if len(state["previous"]) else None
+        self._baseline, self._previous = state["baseline"].clone(), state["previous"].clone()
 
 
 def _mean_and_std(values: Tensor) -> tuple[float, float]:
