@@ -35,8 +35,7 @@ from deepaa.policy.published import compared_policy
 from deepaa.runs.run import read_history
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.evaluation import evaluate, evaluate_streamed
-from deepaa.train.loop import Training
+from deepaa.train.loop import Training, evaluate, evaluate_streamed
 from deepaa.train.results import read_results
 from deepaa.train.stream_policy import crop_for
 

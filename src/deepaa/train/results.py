@@ -1,15 +1,15 @@
-"""Results of several seeds: mean, confidence interval, and the file that keeps them."""
+"""Results of several seeds: what the history of their run says, and the file with their mean."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from deepaa.runs import read_json
+from deepaa.train.loop import EpochRecord
 
 FORMAT, VERSION = "deepaa-results", 1
 RESULTS = "results.json"
@@ -52,6 +52,37 @@ class SeedFailure(NamedTuple):
     reason: str
 
 
+class SeedHistory:
+    """What the history of a run says of its seeds."""
+
+    def __init__(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the records of `Run.history` in their order."""
+        self.epochs: dict[int, list[EpochRecord]] = {}
+        """Of every seed, without those before it failed."""
+        self.results: dict[int, SeedResult] = {}
+        self.failures: dict[int, SeedFailure] = {}
+        """Of seeds that failed and were not asked for again."""
+        for record in history:
+            self.add(**record)
+
+    def add(self, kind: str, seed: int, **fields: Any) -> None:
+        """Take in one more record."""
+        if kind == "epoch":
+            self.epochs.setdefault(seed, []).append(EpochRecord(**fields))
+        elif kind == "seed":
+            self.results[seed] = SeedResult(seed, **fields)
+        elif kind == "failed":
+            self.failures[seed] = SeedFailure(seed, **fields)
+        elif kind == "again":  # it begins anew
+            self.failures.pop(seed, None)
+            self.epochs.pop(seed, None)
+
+    @property
+    def done(self) -> set[int]:
+        """The seeds that are not trained any more."""
+        return self.results.keys() | self.failures.keys()
+
+
 class Summary(NamedTuple):
     """What several seeds say together."""
 
@@ -74,7 +105,6 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(n, mean, deviation, t_quantile(CONFIDENCE, n - 1) * deviation / math.sqrt(n))
 
 
-@lru_cache(maxsize=256)
 def t_quantile(confidence: float, freedom: int) -> float:
     """The t with P(|T| < t) = `confidence` for Student's T with `freedom` degrees of freedom."""
     if freedom < 1 or not 0 <= confidence < 1:
@@ -105,14 +135,11 @@ def _within(angle: float, freedom: int) -> float:
 def document(
     results: Iterable[SeedResult], facts: Mapping[str, Any], failures: Iterable[SeedFailure] = ()
 ) -> dict[str, Any]:
-    """The content of results.json: the facts, every seed, and their summary; no seed twice.
+    """The content of results.json: the facts, every seed, and their summary.
 
     Seeds that failed are listed, and are no part of the summary.
     """
     seeds, failed = sorted(results), sorted(failures)
-    numbers = [result.seed for result in seeds] + [failure.seed for failure in failed]
-    if len(set(numbers)) != len(numbers):
-        raise ValueError(f"a seed counts once, got {numbers}")
     found = summary([result.accuracy for result in seeds]) if seeds else None
     accuracy = None if found is None else {**found._asdict(), "confidence": CONFIDENCE}
     return {
