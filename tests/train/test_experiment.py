@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from deepaa.data import DataSpec
 from deepaa.data.embedded import load_embedded
 from deepaa.data.load import LabelledImages
-from deepaa.data.test_split import TrainTest
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.published import compared_policy
 from deepaa.train import experiment as experiment_module
-from deepaa.train.batches import ImagesInMemory
+from deepaa.train.batches import ExperimentImages
 from deepaa.train.config import (
     TrainConfig,
 )
@@ -144,12 +143,12 @@ def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
 # How fast it will be
 
 
-def embedded(count: int) -> ImagesInMemory:
+def embedded(count: int) -> ExperimentImages:
     found = load_embedded()
     names = tuple("abcdefghij")
     images, labels = found.train_images[:count], found.train_labels[:count]
     data = LabelledImages(images, labels, names, "embedded", "")
-    return ImagesInMemory(TrainTest(data, data, "the same"))
+    return ExperimentImages(data, data, "the same", "embedded")
 
 
 def measured_rate(count: int, model: nn.Module, policy: str, config: TrainConfig) -> float:

@@ -24,12 +24,11 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepaa.data.load import LabelledImages, fingerprint
-from deepaa.data.test_split import TrainTest
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.runs.files import RunError, read_json
 from deepaa.runs.run import Run, open_in_main, read_history
-from deepaa.train.batches import ImageBatches, ImagesInMemory
+from deepaa.train.batches import ExperimentImages, ImageBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.experiment import Experiment, new_model, policy_hash
 from deepaa.train.loop import Training, evaluate
@@ -53,7 +52,8 @@ def labelled(n: int, seed: int) -> LabelledImages:
     return LabelledImages(images, labels, names, "blobs", fingerprint(images, labels))
 
 
-IMAGES = ImagesInMemory(TrainTest(labelled(128, 1), labelled(60, 2), "other blobs"))
+TRAIN, TEST = labelled(128, 1), labelled(60, 2)
+IMAGES = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -119,14 +119,12 @@ def test_every_seed_is_trained_and_tested_as_if_alone(tmp_path: Path) -> None:
     assert kinds == [0, 0, 0, "done", 4, 4, 4, "done"]
     found, content = read_results(tmp_path / "run")
     assert [result.seed for result in found] == [0, 4]
-    images, labels = IMAGES.data.train.images, IMAGES.data.train.labels
-    test = IMAGES.data.test
     for result in found:
         config = replace(CONFIG, seed=result.seed)
-        batches = ImageBatches(images, labels, POLICY, config)
+        batches = ImageBatches(TRAIN.images, TRAIN.labels, POLICY, config)
         alone = Training(network(result.seed), batches, config)
         list(alone)
-        expected = evaluate(alone.model, test.images, test.labels)
+        expected = evaluate(alone.model, TEST.images, TEST.labels)
         assert (result.accuracy, result.loss) == (expected.accuracy, expected.loss)
         assert (result.epochs, result.device, result.parallel) == (3, "cpu", 1)
         assert result.seconds > 0
@@ -310,7 +308,7 @@ def test_another_configuration_is_refused_naming_the_difference(tmp_path: Path) 
     other = experiment(policy=load_policy("crop-flip-cutout")).identity()
     with pytest.raises(RunError, match="policy_sha256"):
         open_in_main(tmp_path / "run", other, resume=False)
-    images = ImagesInMemory(TrainTest(labelled(128, 7), labelled(60, 2), "other blobs"))
+    images = ExperimentImages(labelled(128, 7), TEST, "other blobs", "blobs")
     config = experiment(images=images).identity()
     with pytest.raises(RunError, match=r"images\.fingerprint"):
         open_in_main(tmp_path / "run", config, resume=False)
@@ -702,7 +700,7 @@ def test_kept_states_are_on_the_device(tmp_path: Path) -> None:
 
 
 def test_trainings_share_one_copy_of_the_images() -> None:
-    images = ImagesInMemory(IMAGES.data)
+    images = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
     meta = torch.device("meta")  # holds no bytes; the CPU's images are never copied
     first, second = (images.batches(POLICY, CONFIG, meta).images for _ in range(2))
     assert first is second
@@ -713,7 +711,7 @@ def test_trainings_share_one_copy_of_the_images() -> None:
 
 @pytest.mark.gpu
 def test_trainings_on_one_gpu_share_one_copy_of_the_images() -> None:
-    images = ImagesInMemory(IMAGES.data)
+    images = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
     cuda = torch.device("cuda")
     one, two = (experiment(images=images, device=cuda).training(s) for s in (0, 1))
     assert one.batches.images.data_ptr() == two.batches.images.data_ptr()  # type: ignore

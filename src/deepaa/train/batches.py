@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +20,8 @@ from torch.utils.data import DataLoader
 from deepaa import distributed
 from deepaa.data import (
     INDEX,
+    Crop,
+    DataSpec,
     LabelledImages,
     StreamedImages,
     TrainTest,
@@ -28,10 +32,10 @@ from deepaa.data import (
     epoch_order,
     place_among,
 )
-from deepaa.models import channel_statistics
+from deepaa.distributed import run_on_main
 from deepaa.ops import apply_batch, check_images, sample_keys
 from deepaa.policy import Policy
-from deepaa.train.config import Normalisation, TrainConfig
+from deepaa.train.config import TrainConfig
 from deepaa.train.stream_policy import crop_rows, device_part, fitted
 
 AHEAD_BYTES = 256 << 20
@@ -197,90 +201,91 @@ def check_data(images: Tensor, labels: Tensor) -> None:
         )
 
 
-# Images to train on and to test on
+@dataclass(frozen=True, eq=False)
+class ExperimentImages:
+    """Images to train on and to test on: in memory, or decoded from their files in every epoch."""
 
+    train: LabelledImages | StreamedImages
+    test: LabelledImages | StreamedImages
+    how: str
+    """Where the test images come from, for the record."""
+    name: str
+    """What the images are called in records."""
+    workers: int = 0
+    """Processes that augment images in memory, see `ImageBatches`."""
+    _copies: dict[torch.device, Batch] = field(default_factory=dict, init=False)
 
-class ImagesInMemory:
-    """Images in memory, augmented on the device or in worker processes."""
-
-    def __init__(self, data: TrainTest, *, workers: int = 0) -> None:
-        """See `DataSpec.load_train_and_test`, and `ImageBatches` for the workers."""
-        self.data, self.workers = data, workers
-        self.sample = data.train
-        """Some training images: all."""
-        self._copies: dict[torch.device, tuple[Tensor, Tensor]] = {}
+    @cached_property
+    def sample(self) -> LabelledImages:
+        """All training images in memory; of those on disk some, as a test sees them."""
+        if isinstance(self.train, LabelledImages):
+            return self.train
+        return LabelledImages(*self.train.sample(SAMPLE), self.train.class_names, self.name, "")
 
     def facts(self) -> dict[str, Any]:
         """Names, numbers and checksums of the images, for the record."""
-        train, test, how = self.data
-        return _facts(train.name, train.images.shape[1:], train, test, how)
+        return {
+            "data": self.name,
+            "classes": len(self.train.class_names),
+            "shape": list(self.sample.images.shape[1:]),
+            "train_images": len(self.train.labels),
+            "fingerprint": self.train.fingerprint,
+            "test": self.how,
+            "test_images": len(self.test.labels),
+            "test_fingerprint": self.test.fingerprint,
+            **({"crop": self.train.crop} if isinstance(self.train, StreamedImages) else {}),
+        }
 
     def scan_record(self) -> dict[str, Any]:
-        """Nothing: these images are not decoded again."""
-        return {}
+        """What the scans of files found, so that a later call need not repeat them."""
+        parts = {"train": self.train, "test": self.test}
+        return {k: part.scanned() for k, part in parts.items() if isinstance(part, StreamedImages)}
 
     def batches(self, policy: Policy | None, config: TrainConfig, device: torch.device) -> Batches:
         """All training images in batches; trainings on one device share one copy of them."""
+        if isinstance(self.train, StreamedImages):
+            return StreamedBatches(self.train, policy, config, shared=True)
         place = torch.device("cpu") if self.workers else device
         if place not in self._copies:
-            train = self.data.train
-            self._copies[place] = train.images.to(place), train.labels.to(place)
+            self._copies[place] = self.train.images.to(place), self.train.labels.to(place)
         copy, workers = self._copies[place], self.workers
         return ImageBatches(*copy, policy, config, device, shared=True, workers=workers)
 
 
-class ImagesOnDisk:
-    """Images that are decoded from their files in every epoch and augmented on the device."""
+def read_images(
+    spec: DataSpec, test: str | None, holdout: float | None, *, download: bool, workers: int
+) -> ExperimentImages:
+    """All images, read; one process downloads them, the others find them."""
 
-    def __init__(self, train: StreamedImages, test: StreamedImages, name: str) -> None:
-        """Take two parts of one folder, on the device of the training."""
-        if train.class_names != test.class_names:
-            raise ValueError(f"{name}: the test images have other classes than the training images")
-        absent = absent_classes(test.class_names, test.labels)
-        if absent is not None and distributed.is_main():
-            _LOGGER.warning("%s: %s", name, absent)
-        self.train_part, self.test_part, self.name = train, test, name
+    def load() -> TrainTest:
+        try:
+            return spec.load_train_and_test(test=test, holdout=holdout, download=download)
+        except MemoryError as error:
+            raise MemoryError(f"{error}; or read them from disk with --stream") from error
 
-    def facts(self) -> dict[str, Any]:
-        """Names, numbers and checksums of the files, for the record."""
-        train, how = self.train_part, "the test part of the data set"
-        shape = 3, train.size, train.size
-        return {**_facts(self.name, shape, train, self.test_part, how), "crop": train.crop}
-
-    @cached_property
-    def sample(self) -> LabelledImages:
-        """Some training images as a test sees them, whatever the policy."""
-        names = self.train_part.class_names
-        return LabelledImages(*self.train_part.sample(SAMPLE), names, self.name, "")
-
-    def normalisation(self) -> Normalisation:
-        """Mean and deviation of the channels of the sample, rounded to what it can tell."""
-        mean, std = channel_statistics(self.sample.images)
-        return tuple(round(m, 4) for m in mean), tuple(round(s, 4) for s in std)
-
-    def scan_record(self) -> dict[str, Any]:
-        """What the scans of both parts found, so that a later call need not repeat them."""
-        return {"train": self.train_part.scanned(), "test": self.test_part.scanned()}
-
-    def batches(self, policy: Policy | None, config: TrainConfig, device: torch.device) -> Batches:
-        """All training images in batches, on the device that they were made for."""
-        return StreamedBatches(self.train_part, policy, config, shared=True)
+    data = (run_on_main(load) if download else None) or load()
+    return ExperimentImages(*data, data.train.name, workers)
 
 
-def _facts(
-    name: str,
-    shape: Iterable[int],
-    train: LabelledImages | StreamedImages,
-    test: LabelledImages | StreamedImages,
-    how: str,
-) -> dict[str, Any]:
-    return {
-        "data": name,
-        "classes": len(train.class_names),
-        "shape": list(shape),
-        "train_images": len(train.labels),
-        "fingerprint": train.fingerprint,
-        "test": how,
-        "test_images": len(test.labels),
-        "test_fingerprint": test.fingerprint,
-    }
+def stream_images(
+    spec: DataSpec, crop: Crop, known: Mapping[str, Any], **options: Any
+) -> ExperimentImages:
+    """The files of a folder, which are decoded in every epoch.
+
+    Args:
+        spec: With the folder and a size.
+        known: What `ExperimentImages.scan_record` said of these files before.
+        options: Device, workers and scan, see `StreamedImages`.
+    """
+    assert spec.data is not None
+    assert spec.size is not None
+    options |= {"on_bad_image": spec.on_bad_image, "outside_links": spec.outside_links}
+    folder = partial(StreamedImages, spec.data, spec.size, reading=spec.reading, **options)
+    train = folder(train=True, crop=crop, known=known.get("train"))
+    test, name = folder(train=False, known=known.get("test")), Path(spec.data).resolve().name
+    if train.class_names != test.class_names:
+        raise ValueError(f"{name}: the test images have other classes than the training images")
+    absent = absent_classes(test.class_names, test.labels)
+    if absent is not None and distributed.is_main():
+        _LOGGER.warning("%s: %s", name, absent)
+    return ExperimentImages(train, test, "the test part of the data set", name)

@@ -13,13 +13,20 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, LabelledImages, StreamedImages, TrainTest, absolute_root
+from deepaa.data import DataSpec, LabelledImages, StreamedImages, absolute_root
 from deepaa.distributed import run_on_main
-from deepaa.models import SMALL_SIDE, build_model, default_model, is_custom, load_model
+from deepaa.models import (
+    SMALL_SIDE,
+    build_model,
+    channel_statistics,
+    default_model,
+    is_custom,
+    load_model,
+)
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
 from deepaa.runs import CONFIG, POLICY, from_plain, read_config, read_json, to_plain
-from deepaa.train.batches import ImageBatches, ImagesInMemory, ImagesOnDisk
+from deepaa.train.batches import ExperimentImages, ImageBatches, read_images, stream_images
 from deepaa.train.config import (
     Normalisation,
     Recipe,
@@ -146,7 +153,7 @@ def runs_in(folder: Path) -> list[Path]:
 class Experiment:
     """Images, policy, network and settings: all of a training but its seed."""
 
-    images: ImagesInMemory | ImagesOnDisk
+    images: ExperimentImages
     policy: Policy
     model_name: str
     make_model: Callable[[int], nn.Module]
@@ -166,9 +173,10 @@ class Experiment:
 
     def test(self, model: nn.Module) -> Metrics:
         """Loss and accuracy of a model on the test images."""
-        if isinstance(self.images, ImagesOnDisk):
-            return evaluate_streamed(model, self.images.test_part)
-        return evaluate(model, self.images.data.test.images, self.images.data.test.labels)
+        test = self.images.test
+        if isinstance(test, StreamedImages):
+            return evaluate_streamed(model, test)
+        return evaluate(model, test.images, test.labels)
 
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
@@ -223,9 +231,9 @@ class Experiment:
         On a CPU a batch of a large network may take minutes, and more memory than there is: a few
         images are tried first, and more of them while they take no time. None for images on disk.
         """
-        if not isinstance(self.images, ImagesInMemory):
+        train, model = self.images.train, self.make_model(0)
+        if isinstance(train, StreamedImages):
             return None
-        train, model = self.images.data.train, self.make_model(0)
         short = replace(self.config, epochs=2, warmup_epochs=0.0, compile=False, lr=0.0)
         steps, whole = 20, short.batch
         if self.device.type != "cuda":
@@ -300,18 +308,30 @@ def build_experiment(
     side = request.data.size or SMALL_SIDE  # until the images are there
     space = space_of([3, side, side])
     policy = load_requested_policy(request, wanted.epochs, space)  # refuses a wrong name at once
-    images = _images(request, device, policy, like, download=download, workers=workers, scan=scan)
-    if isinstance(images, ImagesOnDisk) and request.normalisation is None:
-        # for the record, and for seeds that join later
-        request = replace(request, normalisation=images.normalisation())
-    facts, sample = images.facts(), images.sample
-    if space_of(facts["shape"]) != space:
-        policy = load_requested_policy(request, wanted.epochs, space_of(facts["shape"]))
+    images = None
+    if like is not None and like.request is not None:
+        names = ("data", "test", "holdout", "stream")
+        if all(getattr(like.request, name) == getattr(request, name) for name in names):
+            images = like.images
+    if request.stream:
+        known = _scan_record(request.folder) if images is None else images.scan_record()
+        options = {"device": device, "workers": workers, "scan": scan}
+        images = stream_images(request.data, crop_for(policy), known, **options)
+    elif images is None:
+        where = request.data, request.test, request.holdout
+        images = read_images(*where, download=download, workers=workers or 0)
+    sample, shape = images.sample, list(images.sample.images.shape[1:])
+    if request.stream and request.normalisation is None:
+        # for the record, and for seeds that join later; rounded to what a sample can tell
+        mean, std = ([round(x, 4) for x in each] for each in channel_statistics(sample.images))
+        request = replace(request, normalisation=(tuple(mean), tuple(std)))
+    if space_of(shape) != space:
+        policy = load_requested_policy(request, wanted.epochs, space_of(shape))
     model = request.model or (recipe.model if recipe is not None else None)
     model = model or default_model(sample.images, device)
     if request.config is None:
         named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
-        passes = wanted.epochs * wanted.copies * facts["train_images"]
+        passes = wanted.epochs * wanted.copies * len(images.train.labels)
         wanted = device_settings(wanted, named, device, passes, recipe=recipe is not None)
     make = partial(new_model, model, sample, normalisation=request.normalisation)
     return Experiment(images, policy, model, make, wanted, device, request, recipe)
@@ -362,44 +382,6 @@ def load_requested_policy(
     return compared_policy(spec.name, defaults=spec.defaults, first_layers=spec.first_layers, **how)
 
 
-def _images(
-    request: TrainRequest,
-    device: torch.device,
-    policy: Policy,
-    like: Experiment | None,
-    *,
-    download: bool,
-    workers: int | None,
-    scan: bool,
-) -> ImagesInMemory | ImagesOnDisk:
-    """The images of a request; those of another experiment where they are the same in memory."""
-    images = None
-    if like is not None and like.request is not None:
-        names = ("data", "test", "holdout", "stream")
-        if all(getattr(like.request, name) == getattr(request, name) for name in names):
-            images = like.images
-    if not request.stream:
-        return images or _in_memory(request, download, workers or 0)
-    known = images.scan_record() if images is not None else _scan_record(request.folder)
-    spec = request.data
-    assert spec.data is not None  # `_completed` has checked the folder
-    assert spec.size is not None
-    folder = partial(
-        StreamedImages,
-        spec.data,
-        spec.size,
-        device=device,
-        workers=workers,
-        scan=scan,
-        on_bad_image=spec.on_bad_image,
-        outside_links=spec.outside_links,
-        reading=spec.reading,
-    )
-    train = folder(train=True, crop=crop_for(policy), known=known.get("train"))
-    test = folder(train=False, known=known.get("test"))
-    return ImagesOnDisk(train, test, Path(spec.data).resolve().name)
-
-
 def _scan_record(folder: Path) -> dict[str, Any]:
     """What a scan of the run's image files found before, in all processes; empty without one."""
 
@@ -410,18 +392,3 @@ def _scan_record(folder: Path) -> dict[str, Any]:
             return {}
 
     return distributed.broadcast(run_on_main(read)) or {}
-
-
-def _in_memory(request: TrainRequest, download: bool, workers: int) -> ImagesInMemory:
-    """All images, read; one process downloads them, the others find them."""
-
-    def load() -> TrainTest:
-        try:
-            return request.data.load_train_and_test(
-                test=request.test, holdout=request.holdout, download=download
-            )
-        except MemoryError as error:
-            raise MemoryError(f"{error}; or read them from disk with --stream") from error
-
-    fetched = run_on_main(load) if download else None
-    return ImagesInMemory(load() if fetched is None else fetched, workers=workers)
