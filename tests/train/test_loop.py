@@ -266,8 +266,10 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing():
     good = run.state()
     weight = "model.network.0.weight"
     broken = {
-        "lacks": {key: value for key, value in good.items() if key != weight},
-        "too much": {**good, "model.more": torch.zeros(1)},
+        "network.0.weight is not there, expected torch.float32": {
+            key: value for key, value in good.items() if key != weight
+        },
+        "more is torch.float32 .1,., expected none": {**good, "model.more": torch.zeros(1)},
         "network.0.weight": {**good, weight: torch.zeros(2)},
         "float64": {**good, weight: good[weight].double()},
         "epoch 9": {**good, "epoch": torch.tensor(9)},

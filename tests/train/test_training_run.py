@@ -93,8 +93,8 @@ def events_of(work: TrainingRun, parallel: int = 1) -> Iterator[SeedEvent]:
     return (event for _, event in train_side_by_side([work], parallel))
 
 
-def seeds_of(run: Run, count: int | None, given: list[int], resume: bool, **more: Any) -> list[int]:
-    return SeedRequest(count, tuple(given), resume).add_to(run, **more)
+def seeds_of(run: Run, count: int | None, given: list[int], resume: bool) -> list[int]:
+    return SeedRequest(count, tuple(given), resume).add_to(run)
 
 
 def opened(folder: Path, config: TrainConfig = CONFIG) -> Run:
@@ -266,7 +266,7 @@ def test_seeds_accumulate_and_never_repeat(tmp_path: Path) -> None:
         for seed in (-1, 2**63, 2**70):
             with pytest.raises(ValueError, match=rf"--seed should be in 0\.\.\d+, got {seed}"):
                 seeds_of(run, None, [seed], False)
-        assert seeds_of(run, 1, [], False, remember=False)[-1] == 23
+        assert SeedRequest(1).preview(folder) == [23]
         assert seeds_of(run, None, [], True)[-1] == 22
 
 
@@ -510,7 +510,7 @@ def test_a_seed_that_failed_is_trained_again_where_it_is_asked_for(tmp_path: Pat
         list(events_of(training_run(run, seeds, make_model=sometimes_broken)))
         with pytest.raises(RunError, match="seed 1 would be trained twice"):
             seeds_of(run, None, [5, 1], False)
-        assert seeds_of(run, 1, [5], False, remember=False) == [1, 5, 6]
+        assert SeedRequest(1, (5,)).preview(tmp_path) == [5, 6]
         assert training_run(run, seeds).pending == []
         assert seeds_of(run, None, [5], False) == [1, 5]
     with opened(tmp_path) as run:  # as after a kill before its first epoch ended

@@ -72,8 +72,7 @@ def run_trainings(
             for experiment, folder in zip(experiments, folders, strict=True)
         ]
         if len(runs) > 1:  # none gets new seeds unless all can
-            for run in runs:
-                options.seeds.add_to(run, remember=False)
+            run_on_main(lambda: [options.seeds.preview(folder) for folder in folders])
         trainings = {
             "" if folder == options.out else folder.name: _training_run(
                 experiment, run, options, stop

@@ -153,7 +153,10 @@ class Training:
         if not 0 <= epoch <= self.config.epochs:
             raise ValueError(f"state of epoch {epoch}; this training has {self.config.epochs}")
         tensors = self._tensors()
-        _check_state(state, tensors)
+        found, expected = _kinds(state), _kinds({**tensors, "epoch": state["epoch"]})
+        if wrong := sorted(n for n in {**found, **expected} if found.get(n) != expected.get(n)):
+            kinds = found.get(wrong[0], "not there"), expected.get(wrong[0], "none")
+            raise ValueError(f"the state's {wrong[0]} is {kinds[0]}, expected {kinds[1]}")
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(state[name])
@@ -221,17 +224,8 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
         ]
 
 
-def _check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    missing = sorted(expected.keys() - state.keys())
-    surplus = sorted(state.keys() - expected.keys() - {"epoch"})
-    if missing or surplus:
-        raise ValueError(f"the state lacks {missing[:3] or 'nothing'}, has {surplus[:3]} too much")
-    for name, target in expected.items():
-        if state[name].shape != target.shape or state[name].dtype != target.dtype:
-            raise ValueError(
-                f"the state's {name} is {state[name].dtype} {tuple(state[name].shape)}, expected "
-                f"{target.dtype} {tuple(target.shape)}"
-            )
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: f"{t.dtype} {tuple(t.shape)}" for name, t in tensors.items()}
 
 
 # The test of a network

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,7 +18,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from deepaa import distributed
 from deepaa.distributed import run_on_main
@@ -37,6 +36,8 @@ from deepaa.train.loop import EpochRecord, Training, train_together
 from deepaa.train.results import RESULTS, SeedFailure, SeedHistory, SeedResult, document
 
 SEEDS = "seeds.json"
+FAILED = "failed-{}.safetensors"
+"""The file in the run folder that gets the last good state of a seed that failed."""
 LARGEST_SEED = 2**63 - 1
 """The largest seed that torch and a key of 64 bits take."""
 
@@ -66,20 +67,17 @@ class SeedRequest:
             if self.given.count(seed) > 1:
                 raise ValueError(f"seed {seed} would be trained twice: give it once")
 
-    def add_to(self, run: Run | None, *, remember: bool = True) -> list[int]:
-        """All seeds that the run has afterwards, in every process; seeds.json keeps them.
-
-        Args:
-            run: That of the main process.
-            remember: Without it, the folder stays as it is.
-        """
+    def add_to(self, run: Run | None) -> list[int]:
+        """All seeds that the run of the main process then has, in every process."""
 
         def add() -> list[int]:
             assert run is not None  # the main process has it
             seeds, failed = self._all_seeds(run.folder, SeedHistory(run.history()))
-            if remember:
-                run.write_json(SEEDS, {"asked": seeds})
-                _try_again(run, failed)
+            run.write_json(SEEDS, {"asked": seeds})
+            if failed and (saved := run.latest()):  # on disk at once, for a stop may come any time
+                for seed in failed:
+                    run.log({"kind": "again", "seed": seed})
+                run.save(saved.tensors, saved.position)
             return seeds
 
         return distributed.broadcast(run_on_main(add)) or []
@@ -123,17 +121,6 @@ def _check_range(seed: int) -> None:
         raise ValueError(f"--seed should be in 0..{LARGEST_SEED}, got {seed}")
 
 
-def _try_again(run: Run, failed: Sequence[int]) -> None:
-    """Let these seeds be trained once more; on disk at once, for a stop may come any time."""
-    if not failed:
-        return
-    saved = run.latest()
-    assert saved is not None  # a failure is kept with a state
-    for seed in failed:
-        run.log({"kind": "again", "seed": seed})
-    run.save(saved.tensors, saved.position)
-
-
 class SeedEpoch(NamedTuple):
     """What an epoch of one seed did."""
 
@@ -167,24 +154,19 @@ class TrainingRun:
             raise ValueError(f"a seed is trained once, got {', '.join(map(str, seeds))}")
         self.experiment, self.seeds, self.checkpoint_seconds = experiment, seeds, checkpoint_seconds
         self.run = run if distributed.is_main() else None
-        self.stopped = False
-        self._stop = stop
+        self.stopped, self._stop = False, stop
         self._at_work: dict[int, Training] = {}
         saved = None if self.run is None else self.run.latest()
-        history = [] if self.run is None else self.run.history()
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
-        self._states: dict[int, dict[str, Tensor]] = {}
+        history = [] if self.run is None else self.run.history()
+        begun: Mapping[str, Any] = {"seeds": [], "processes": []}
+        begun, tensors = (begun, {}) if saved is None else (saved.position, saved.tensors)
+        history, begun, tensors = distributed.broadcast((history, begun, tensors))
+        self._states = {seed: part_of(tensors, f"{seed}.") for seed in begun["seeds"]}
         """After the newest epoch of each seed that was begun and is not done."""
-        self._processes: dict[int, list[int]] = {}
+        self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
         """Numbers of processes that shared the batches of each seed."""
-        if saved is not None:
-            begun = saved.position["seeds"]
-            self._states = {seed: part_of(saved.tensors, f"{seed}.") for seed in begun}
-            self._processes = dict(zip(begun, saved.position["processes"], strict=True))
-        self._states, self._processes, history = distributed.broadcast(
-            (self._states, self._processes, history)
-        )
         self.history = SeedHistory(history)
         self._is_saved, self._saved_at = True, time.monotonic()
 
@@ -220,13 +202,11 @@ class TrainingRun:
         """The training of a seed, at the epoch where it was left."""
         training = self.experiment.training(seed)
         training.before_step = self.raise_if_stopped
-        before: list[int] = []
         if seed in self._states:
             training.load_state(self._states[seed])
-            before = self._processes[seed]
         elif self.run is not None:  # what is left where it failed before
-            (self.run.folder / _failed_name(seed)).unlink(missing_ok=True)
-        self._processes[seed] = sorted({*before, distributed.world_size()})
+            (self.run.folder / FAILED.format(seed)).unlink(missing_ok=True)
+        self._processes[seed] = sorted({*self._processes.get(seed, ()), distributed.world_size()})
         self._at_work[seed] = training
         return training
 
@@ -280,8 +260,8 @@ class TrainingRun:
         epoch = self._at_work[seed].epoch
         rest = "the epochs before it are not kept" if epoch else "no epoch ended"
         if self.run is not None and seed in self._states:
-            write_file(self.run.folder / _failed_name(seed), to_bytes(self._states[seed]))
-            rest = f"the epochs before it are in {_failed_name(seed)}"
+            write_file(self.run.folder / FAILED.format(seed), to_bytes(self._states[seed]))
+            rest = f"the epochs before it are in {FAILED.format(seed)}"
         failure = SeedFailure(seed, epoch, f"{error}; {rest}")
         self._log("failed", failure._asdict())
         self._leave(seed)
@@ -304,14 +284,14 @@ class TrainingRun:
         if distributed.any_rank(self._stop()):
             raise StopAskedError
 
-    def save_if_due(self) -> None:
-        """Save if the last time is long enough ago, or a seed has ended."""
-        if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
-            self.save()
+    def save(self, after_seconds: float = 0.0) -> None:
+        """Have the state after the newest records on disk; may be called at any time.
 
-    def save(self) -> None:
-        """Have the state after the newest records on disk; may be called at any time."""
-        if self.run is None or self._is_saved:
+        Args:
+            after_seconds: Not before so many since the last time, unless a seed has ended.
+        """
+        is_due = time.monotonic() - self._saved_at >= after_seconds
+        if self.run is None or self._is_saved or not is_due:
             return
         state = {f"{s}.{name}": t for s, its in self._states.items() for name, t in its.items()}
         shared = [self._processes[seed] for seed in self._states]
@@ -324,11 +304,6 @@ class TrainingRun:
         if self.run is not None:
             facts = {**self.experiment.facts(), "made_by": self.run.start}
             self.run.write_json(RESULTS, document(self.results, facts, self.failures))
-
-
-def _failed_name(seed: int) -> str:
-    """The file in the run folder that gets the last good state of a seed that failed."""
-    return f"failed-{seed}.safetensors"
 
 
 def train_side_by_side(
@@ -386,7 +361,7 @@ def _train(group: Sequence[tuple[TrainingRun, int]]) -> Iterator[tuple[TrainingR
         pairs = zip(group, outcomes, strict=True)
         events = [(run, run.record(seed, out)) for (run, seed), out in pairs if out is not None]
         for run, _ in group:  # after all seeds of a run, so that none is an epoch behind
-            run.save_if_due()
+            run.save(run.checkpoint_seconds)
         yield from events
         group[0][0].raise_if_stopped()
     for run, _ in group:
