@@ -131,11 +131,9 @@ class ImageBatches(Batches):
         ahead = max(1, AHEAD_BYTES // bytes_of_one)
         for first in range(0, len(batches), ahead):
             some = batches[first : first + ahead]
+            sizes = [len(rows) for rows in some]
             images, labels = self.load(torch.cat(some).to(self.images.device), epoch)
-            at = 0
-            for part in some:
-                yield images[at : at + len(part)], labels[at : at + len(part)]
-                at += len(part)
+            yield from zip(torch.split(images, sizes), torch.split(labels, sizes), strict=True)
 
     def _from_workers(self, batches: list[Tensor], epoch: int) -> Iterator[Batch]:
         loader: DataLoader[Batch] = DataLoader(
@@ -178,18 +176,16 @@ class StreamedBatches(Batches):
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images and labels of each step."""
-        config, policy, size = self.config, self.policy, self.images.size
-        share = {"rank": self.rank, "world": self.world}
+        config, policy, boxes = self.config, self.policy, None
+        share = {"seed": config.seed, "rank": self.rank, "world": self.world}
         for images, labels, rows in self.images.batches(
-            number, config.batch, config.copies, seed=config.seed, **share
+            number, config.batch, config.copies, **share
         ):
-            if policy is None:
-                yield fitted(images, size), labels
-                continue
-            draw = policy.draw(sample_keys(config.seed, number, rows), number)
-            changed = apply_batch(images, draw, policy.table)
-            boxes = None if self._crops is None else self._crops[draw.choice].any(1)
-            yield fitted(changed, size, boxes), labels
+            if policy is not None:
+                draw = policy.draw(sample_keys(config.seed, number, rows), number)
+                images = apply_batch(images, draw, policy.table)
+                boxes = None if self._crops is None else self._crops[draw.choice].any(1)
+            yield fitted(images, self.images.size, boxes), labels
 
 
 def check_data(images: Tensor, labels: Tensor) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +20,6 @@ import torch
 from deepaa.data import batch_sizes
 from deepaa.runs import from_plain, parse_changes
 
-PRECISIONS = ("float32", "bfloat16")
-SCHEDULES = ("cosine", "step")
 EPOCHS = 200
 """Of a training without a recipe."""
 WORTH_COMPILING = 2_000_000
@@ -104,21 +102,17 @@ class TrainConfig:
             raise ValueError(f"warmup_epochs leaves nothing of the {self.epochs} epochs")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
-        for name, known in (("precision", PRECISIONS), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in known:
-                choices = " or ".join(known)
-                raise ValueError(f"{name} should be {choices}, got {getattr(self, name)!r}")
-        self._check_milestones()
-
-    def _check_milestones(self) -> None:
-        if self.milestones and self.schedule != "step":
+        choices = {"precision": ("float32", "bfloat16"), "schedule": ("cosine", "step")}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} should be {' or '.join(known)}, got {value!r}")
+        times = list(self.milestones)
+        if times and self.schedule != "step":
             raise ValueError(
-                f"milestones {list(self.milestones)} belong to the step schedule, not to "
-                f"{self.schedule!r}"
+                f"milestones {times} belong to the step schedule, not to {self.schedule!r}"
             )
-        rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
-        if not rising or any(not 0 < m < math.inf for m in self.milestones):
-            raise ValueError(f"milestones should rise and be above 0, got {list(self.milestones)}")
+        if times != sorted({*times}) or any(not 0 < m < math.inf for m in times):
+            raise ValueError(f"milestones should rise and be above 0, got {times}")
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
@@ -208,34 +202,20 @@ class Recipe:
         )
 
 
-def _read_recipes(text: str) -> dict[str, Recipe]:
-    """The recipes of a TOML text by their full names."""
-    content = tomllib.loads(text)
-    recipes = [_recipe(content, **fields) for fields in content["recipe"]]
-    return {recipe.full_name: recipe for recipe in recipes}
+def _read_recipes() -> Iterator[Recipe]:
+    content = tomllib.loads(files("deepaa.train").joinpath("recipes.toml").read_text("utf-8"))
+    for fields in content["recipe"]:
+        images = {"name": fields["data"], **content["data"][fields["data"]]}
+        common, change = content["settings"][fields.pop("base")], fields.pop("change")
+        known = [
+            {**each, "source": content["sources"][each["source"]]} for each in fields["expected"]
+        ]
+        fields["data"] = from_plain(RecipeData, images, defaults=True)
+        fields["expected"] = tuple(Expected(**each) for each in known)
+        yield Recipe(train=TrainConfig(**{**common, **change}), **fields)
 
 
-def _recipe(
-    content: Mapping[str, Any],
-    data: str,
-    base: str,
-    change: Mapping[str, Any],
-    expected: list[dict[str, Any]],
-    **rest: Any,
-) -> Recipe:
-    images = {"name": data, **content["data"][data]}
-    sources = content["sources"]
-    return Recipe(
-        data=from_plain(RecipeData, images, defaults=True),
-        train=TrainConfig(**{**content["settings"][base], **change}),
-        expected=tuple(Expected(**{**e, "source": sources[e["source"]]}) for e in expected),
-        **rest,
-    )
-
-
-RECIPES: Mapping[str, Recipe] = MappingProxyType(
-    _read_recipes(files("deepaa.train").joinpath("recipes.toml").read_text(encoding="utf-8"))
-)
+RECIPES: Mapping[str, Recipe] = MappingProxyType({each.full_name: each for each in _read_recipes()})
 """By full name."""
 
 

@@ -200,8 +200,7 @@ class Experiment:
         Checksums tell images and policies apart, so both may have moved since the run began: the
         places are those of the run in the request's folder, if there is one.
         """
-        images = {k: v for k, v in self.images.facts().items() if k not in ("data", "test")}
-        request = None
+        facts, request = self.facts(), None
         if self.request is not None:
             request, folder = self.request.to_json(), self.request.folder
             known = read_config(folder) if (folder / CONFIG).exists() else {}
@@ -209,10 +208,10 @@ class Experiment:
                 request["places"] = known["request"]["places"]
         return {
             "kind": KIND,
-            "policy_sha256": policy_hash(self.policy),
+            "policy_sha256": facts["policy"]["sha256"],
             "model": self.model_name,
-            "train": _settings_json(self.config),
-            "images": images,
+            "train": facts["train"],
+            "images": {k: v for k, v in facts["images"].items() if k not in ("data", "test")},
             "request": request,
         }
 
@@ -222,7 +221,8 @@ class Experiment:
         if self.request is not None:
             spec = to_plain(self.request.policy)
             policy |= {name: spec[name] for name in ("name", "defaults", "first_layers")}
-        train, images = _settings_json(self.config), self.images.facts()
+        train, images = to_plain(self.config), self.images.facts()
+        del train["seed"]
         return {"policy": policy, "model": self.model_name, "train": train, "images": images}
 
     def measured_rate(self) -> float | None:
@@ -253,11 +253,6 @@ def policy_hash(policy: Policy) -> str:
     """The sha256 of a policy's content, whatever its description says."""
     bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
     return hashlib.sha256(dumps(bare).encode()).hexdigest()
-
-
-def _settings_json(config: TrainConfig) -> dict[str, Any]:
-    """The settings of a training, as config.json has them: those of every seed."""
-    return {name: value for name, value in to_plain(config).items() if name != "seed"}
 
 
 def new_model(

@@ -195,10 +195,13 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
         torch.cuda.Stream(each.device) if each.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         for each in trainings
     ]
-    left = [place for place, each in enumerate(trainings) if each.epoch < each.config.epochs]
-    while left:
+    failed: set[int] = set()
+    while running := {
+        place: training.steps()
+        for place, training in enumerate(trainings)
+        if place not in failed and training.epoch < training.config.epochs
+    }:
         outcomes: list[Outcome] = [None] * len(trainings)
-        running = {place: trainings[place].steps() for place in left}
         for stream in filter(None, streams):  # weights may have been written since
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         fresh = set(running)
@@ -210,18 +213,13 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
                         outcomes[place] = next(steps)  # the last look has waited for the device
                 except FloatingPointError as error:
                     outcomes[place] = error
+                    failed.add(place)
                 if outcomes[place] is not None:
                     del running[place]
                 if own is not None and place in fresh:
                     own.synchronize()  # the others use the policy's tables that it has sent
                     fresh.discard(place)
         yield outcomes
-        left = [
-            place
-            for place in left
-            if isinstance(outcomes[place], EpochRecord)
-            and trainings[place].epoch < trainings[place].config.epochs
-        ]
 
 
 def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:

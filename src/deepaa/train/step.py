@@ -206,7 +206,7 @@ class RecordedStep(Step):
         # a stream of its own: libraries keep one workspace per stream, and graphs may run together
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         arguments = self._images, self._labels, len(images)
-        with _restored(self), _cudnn_benchmark(self.config.compile):
+        with _restored(self):
             stream.wait_stream(torch.cuda.current_stream())  # for the copies that are put back too
             try:
                 with torch.cuda.stream(stream):  # compiles, and has libraries choose algorithms
@@ -269,30 +269,24 @@ def _all_reduce(gradients: list[Tensor]) -> None:
 
 @contextmanager
 def _restored(step: Step) -> Iterator[None]:
-    """Restore weights, statistics, momentum and generators when the context ends."""
+    """Restore weights, statistics, momentum and generators when the context ends.
+
+    Meanwhile cuDNN times its algorithms for a compiled network, which pays in long trainings.
+    """
     model, momentum = step.model, step.optimizer.momentum.values()
     places = [t.detach() for t in (*model.parameters(), *model.buffers(), *momentum)]
     kept = [place.clone() for place in places]
     generator = torch.cuda.get_rng_state(step.device)
-    cpu = torch.get_rng_state()
+    cpu, benchmark = torch.get_rng_state(), torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = step.config.compile or benchmark
     try:
         yield
     finally:
+        torch.backends.cudnn.benchmark = benchmark
         for place, value in zip(places, kept, strict=True):
             place.copy_(value)
         torch.cuda.set_rng_state(generator, step.device)
         torch.set_rng_state(cpu)
-
-
-@contextmanager
-def _cudnn_benchmark(wanted: bool) -> Iterator[None]:
-    """Let cuDNN time its algorithms, which takes seconds and pays in long trainings."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = wanted or before
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 # Randomness
