@@ -30,7 +30,7 @@ from deepaa.runs.files import RunError, read_json
 from deepaa.runs.run import Run, open_in_main, read_history
 from deepaa.train.batches import ExperimentImages, ImageBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.experiment import Experiment, new_model, policy_hash
+from deepaa.train.experiment import Experiment, model_maker, policy_hash
 from deepaa.train.loop import Training, evaluate
 from deepaa.train.results import SeedFailure, SeedResult, read_results
 from deepaa.train.training_run import (
@@ -336,12 +336,14 @@ class _Wide(nn.Module):
 
 
 def test_a_network_has_as_many_outputs_as_there_are_classes(monkeypatch: Any) -> None:
-    with pytest.raises(ValueError, match="has 7 outputs, but blobs has 4 classes"):
-        new_model("tests.train.test_training_run:_Wide", IMAGES.sample, 0)
-    with pytest.raises(ValueError, match=r"cannot take images of shape \(3, 16, 16\)"):
-        new_model("vit_b_16", IMAGES.sample, 0)
-    model = new_model("small", IMAGES.sample, 3, ((0.5,) * 3, (0.25,) * 3))
-    again = new_model("small", IMAGES.sample, 3)
+    for spec, message in (
+        ("tests.train.test_training_run:_Wide", "has 7 outputs, but blobs has 4 classes"),
+        ("vit_b_16", r"cannot take images of shape \(3, 16, 16\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            experiment(make_model=model_maker(spec, TRAIN, None)).check()
+    model = model_maker("small", TRAIN, ((0.5,) * 3, (0.25,) * 3))(3)
+    again = model_maker("small", TRAIN, None)(3)
     assert torch.equal(model.network[0].weight, again.network[0].weight)
     assert not torch.equal(model.normalize.mean, again.normalize.mean)
 

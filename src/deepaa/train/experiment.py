@@ -35,7 +35,7 @@ from deepaa.train.config import (
     find_recipe,
     requested_settings,
 )
-from deepaa.train.loop import Metrics, Training, check_model, evaluate, evaluate_streamed
+from deepaa.train.loop import Metrics, Training, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
 KIND = "train"
@@ -180,16 +180,21 @@ class Experiment:
 
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
-        training = self.training(0)
+        training, sample = self.training(0), self.images.sample
+        if training.outputs != len(sample.class_names):
+            raise ValueError(
+                f"model {self.model_name!r} has {training.outputs} outputs, but {sample.name} has "
+                f"{len(sample.class_names)} classes"
+            )
         fewest = min(training.batches.sizes) * self.config.copies // distributed.world_size()
         if fewest > 1:
             return
         try:
             with torch.random.fork_rng(devices=()), torch.no_grad():
-                training.model.train()(self.images.sample.images[:1].to(self.device))
+                training.model.train()(sample.images[:1].to(self.device))
         except ValueError as error:  # torch's own check of what batch norm gets
             raise ValueError(
-                f"--batch {self.config.batch}: of {self.images.facts()['train_images']:,} images "
+                f"--batch {self.config.batch}: of {len(training.batches.labels):,} images "
                 f"a step of one is left, and the batch norm of {self.model_name} cannot train on "
                 "one image of this size; give another --batch"
             ) from error
@@ -255,28 +260,6 @@ def policy_hash(policy: Policy) -> str:
     return hashlib.sha256(dumps(bare).encode()).hexdigest()
 
 
-def new_model(
-    spec: str, images: LabelledImages, seed: int, normalisation: Normalisation | None = None
-) -> nn.Module:
-    """A fresh network with as many outputs as there are classes, which can take the images.
-
-    Args:
-        normalisation: Mean and deviation of the channels; None takes those of the images.
-    """
-    classes = len(images.class_names)
-    if normalisation is None or is_custom(spec):
-        model = load_model(spec, images.images, classes, seed)
-    else:
-        mean, std = normalisation
-        model = build_model(spec, classes, mean=mean, std=std, seed=seed)
-    outputs = check_model(model, images.images[:1], images.labels)
-    if outputs != classes:
-        raise ValueError(
-            f"model {spec!r} has {outputs} outputs, but {images.name} has {classes} classes"
-        )
-    return model
-
-
 # From a request to an experiment
 
 
@@ -328,8 +311,23 @@ def build_experiment(
         named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
         passes = wanted.epochs * wanted.copies * len(images.train.labels)
         wanted = device_settings(wanted, named, device, passes, recipe=recipe is not None)
-    make = partial(new_model, model, sample, normalisation=request.normalisation)
+    make = model_maker(model, sample, request.normalisation)
     return Experiment(images, policy, model, make, wanted, device, request, recipe)
+
+
+def model_maker(
+    spec: str, images: LabelledImages, normalisation: Normalisation | None
+) -> Callable[[int], nn.Module]:
+    """A function from a seed to a fresh network with an output for each class.
+
+    Args:
+        normalisation: Mean and deviation of the channels; None takes those of the images.
+    """
+    classes = len(images.class_names)
+    if normalisation is None or is_custom(spec):
+        return partial(load_model, spec, images.images, classes)
+    mean, std = normalisation
+    return lambda seed: build_model(spec, classes, mean=mean, std=std, seed=seed)
 
 
 def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:

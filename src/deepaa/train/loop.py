@@ -60,7 +60,8 @@ class Training:
         self.model = unwrap_compiled(model).to(batches.device)
         self.batches, self.config, self.device = batches, config, batches.device
         blank = torch.zeros(1, *batches.image_shape, dtype=torch.uint8, device=self.device)
-        check_model(self.model, blank, batches.labels)
+        self.outputs = check_model(self.model, blank, batches.labels)
+        """Of the network."""
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self._step = make_step(self.model, config, self.device, shared=batches.shared)
