@@ -76,11 +76,8 @@ def test_summaries():
     assert found.half_width == pytest.approx(12.7062 * 0.01, rel=1e-4)  # 0.01 = sd / sqrt(2)
     assert percent(found) == "91.00 +- 12.71"
     assert percent(summary([0.9637])) == "96.37"
-    with pytest.raises(ValueError, match="no values"):
+    with pytest.raises(ValueError, match="at least one data point"):
         summary([])
-    for bad in ((1.0, 3), (-0.1, 3), (0.95, 0)):
-        with pytest.raises(ValueError, match="no quantile"):
-            t_quantile(*bad)
 
 
 def test_the_file_holds_every_seed_once_and_reads_back(tmp_path):

@@ -211,7 +211,7 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
                 own = streams[place]
                 try:
                     with torch.cuda.stream(own):
-                        outcomes[place] = next(steps)  # the last look has waited for the device
+                        outcomes[place] = next(steps)  # the last has waited for the device
                 except FloatingPointError as error:
                     outcomes[place] = error
                     failed.add(place)

@@ -68,7 +68,10 @@ class SeedRequest:
                 raise ValueError(f"seed {seed} would be trained twice: give it once")
 
     def add_to(self, run: Run | None) -> list[int]:
-        """All seeds that the run of the main process then has, in every process."""
+        """All seeds that the run of the main process then has, in every process.
+
+        The file seeds.json keeps them.
+        """
 
         def add() -> list[int]:
             assert run is not None  # the main process has it
