@@ -63,7 +63,7 @@ class Batches(ABC):
         self.device = device
         """Where the batches are, and the network with them."""
         self.labels, self.image_shape = labels, tuple(image_shape)
-        """(N,) of all images; (C, H, W), as the network sees them."""
+        """Labels (N,) of all images, and the shape (C, H, W) in which the network sees them."""
         self.config = config
         self.rank, self.world = place_among(shared)
         self.shared = self.world > 1

@@ -21,7 +21,7 @@ from deepaa.data import batch_sizes
 from deepaa.runs import from_plain, parse_changes
 
 EPOCHS = 200
-"""Of a training without a recipe."""
+"""Epochs of a training without a recipe."""
 WORTH_COMPILING = 2_000_000
 """Images through the network from which on compiling it pays."""
 
@@ -138,7 +138,7 @@ class RecipeData:
 
     name: str
     images: int
-    """To train on."""
+    """Number of images to train on."""
     classes: int
     size: int
     """Side in pixels, as the network sees it."""
@@ -216,7 +216,7 @@ def _read_recipes() -> Iterator[Recipe]:
 
 
 RECIPES: Mapping[str, Recipe] = MappingProxyType({each.full_name: each for each in _read_recipes()})
-"""By full name."""
+"""All recipes by their full names."""
 
 
 def find_recipe(name: str, data: str | Path | None = None) -> Recipe:

@@ -61,7 +61,7 @@ class Training:
         self.batches, self.config, self.device = batches, config, batches.device
         blank = torch.zeros(1, *batches.image_shape, dtype=torch.uint8, device=self.device)
         self.outputs = check_model(self.model, blank, batches.labels)
-        """Of the network."""
+        """How many outputs the network has."""
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self._step = make_step(self.model, config, self.device, shared=batches.shared)
@@ -183,14 +183,14 @@ class Training:
 
 
 Outcome = EpochRecord | FloatingPointError | None
-"""Of one more epoch: what it did, why it failed, or None where none was left."""
+"""What one more epoch did, why it failed, or None where none was left."""
 
 
 def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
     """Train several networks in turns, step by step; yields when each has done one more epoch.
 
     On CUDA each has a stream of its own, so that small networks fill the device together. Each ends
-    as if it were alone: one whose loss is no number ends there, and the others go on.
+    as if it were alone: one whose loss is not a number ends there, and the others go on.
     """
     streams = [
         torch.cuda.Stream(each.device) if each.device.type == "cuda" else None  # type: ignore[no-untyped-call]
@@ -240,7 +240,7 @@ class Metrics:
     """Share of the images classified right."""
     count: int
     class_accuracy: tuple[float | None, ...]
-    """The same for each output of the network; None for a class without images."""
+    """The accuracy on each class of the outputs; None for a class without images."""
 
 
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512) -> Metrics:

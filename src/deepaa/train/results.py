@@ -28,15 +28,15 @@ class SeedResult(NamedTuple):
     """Mean cross entropy on the test images."""
     epochs: int
     seconds: float
-    """Of training, over all processes that worked at it."""
+    """Seconds of training, added up over all calls that worked at it."""
     images_per_second: float
-    """In the median epoch: starting up is left out."""
+    """Images per second in the median epoch, which leaves out starting up."""
     parallel: int
     """Networks that were trained at once on the device."""
     device: str
     torch: str
     processes: int = 1
-    """That split each batch; batch norm sees the share of one."""
+    """Processes that split each batch; batch norm sees the share of one."""
     other_processes: list[int] | None = None
     """Other numbers of them that did some of its epochs, before a stop; None for none."""
     class_accuracy: list[float | None] | None = None
@@ -44,7 +44,7 @@ class SeedResult(NamedTuple):
 
 
 class SeedFailure(NamedTuple):
-    """A training without a result, because a loss was no number."""
+    """A training without a result, because a loss was not a number."""
 
     seed: int
     epoch: int
@@ -58,10 +58,10 @@ class SeedHistory:
     def __init__(self, history: Iterable[Mapping[str, Any]]) -> None:
         """Take in the records of `Run.history` in their order."""
         self.epochs: dict[int, list[EpochRecord]] = {}
-        """Of every seed, without those before it failed."""
+        """The epochs of each seed; one that is trained again after a failure begins anew."""
         self.results: dict[int, SeedResult] = {}
         self.failures: dict[int, SeedFailure] = {}
-        """Of seeds that failed and were not asked for again."""
+        """The seeds that failed and were not asked for again."""
         for record in history:
             self.add(**record)
 

@@ -167,7 +167,7 @@ class TrainingRun:
         begun, tensors = (begun, {}) if saved is None else (saved.position, saved.tensors)
         history, begun, tensors = distributed.broadcast((history, begun, tensors))
         self._states = {seed: part_of(tensors, f"{seed}.") for seed in begun["seeds"]}
-        """After the newest epoch of each seed that was begun and is not done."""
+        """The state after the newest epoch of each seed that was begun and is not done."""
         self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
         """Numbers of processes that shared the batches of each seed."""
         self.history = SeedHistory(history)
@@ -175,12 +175,12 @@ class TrainingRun:
 
     @property
     def results(self) -> list[SeedResult]:
-        """Of the seeds that are done, in the order in which they ended."""
+        """The results of the seeds that are done, in the order in which they ended."""
         return list(self.history.results.values())
 
     @property
     def failures(self) -> list[SeedFailure]:
-        """Of the seeds whose loss was no number."""
+        """The seeds whose loss was not a number."""
         return list(self.history.failures.values())
 
     @property
@@ -291,7 +291,7 @@ class TrainingRun:
         """Have the state after the newest records on disk; may be called at any time.
 
         Args:
-            after_seconds: Not before so many since the last time, unless a seed has ended.
+            after_seconds: Least time since the last save, unless a seed has ended since.
         """
         is_due = time.monotonic() - self._saved_at >= after_seconds
         if self.run is None or self._is_saved or not is_due:
@@ -315,7 +315,7 @@ def train_side_by_side(
     """Train all seeds of several runs, `parallel` networks at once; events as they come.
 
     Runs take turns, so that the first seed of each comes before the second of any. A seed whose
-    loss is no number is left as failed, and the others go on.
+    loss is not a number is left as failed, and the others go on.
     """
     if parallel < 1:
         raise ValueError(f"parallel should be at least 1, got {parallel}")
