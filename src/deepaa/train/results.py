@@ -59,8 +59,8 @@ class SeedHistory:
         """Take in the records of `Run.history` in their order."""
         self.epochs: dict[int, list[EpochRecord]] = {}
         """The epochs of each seed; one that is trained again after a failure begins anew."""
-        self.results: dict[int, SeedResult] = {}
-        self.failures: dict[int, SeedFailure] = {}
+        self.results: list[SeedResult] = []
+        self.failures: list[SeedFailure] = []
         """The seeds that failed and were not asked for again."""
         for record in history:
             self.add(**record)
@@ -70,17 +70,17 @@ class SeedHistory:
         if kind == "epoch":
             self.epochs.setdefault(seed, []).append(EpochRecord(**fields))
         elif kind == "seed":
-            self.results[seed] = SeedResult(seed, **fields)
+            self.results.append(SeedResult(seed, **fields))
         elif kind == "failed":
-            self.failures[seed] = SeedFailure(seed, **fields)
+            self.failures.append(SeedFailure(seed, **fields))
         elif kind == "again":  # it begins anew
-            self.failures.pop(seed, None)
+            self.failures[:] = [failure for failure in self.failures if failure.seed != seed]
             self.epochs.pop(seed, None)
 
     @property
     def done(self) -> set[int]:
         """The seeds that are not trained any more."""
-        return self.results.keys() | self.failures.keys()
+        return {r.seed for r in self.results} | {f.seed for f in self.failures}
 
 
 class Summary(NamedTuple):

@@ -96,8 +96,8 @@ class SeedRequest:
         self.check()
         path = folder / SEEDS
         asked = read_json(path)["asked"] if path.exists() else []
-        known = list(dict.fromkeys([*asked, *history.epochs, *history.results, *history.failures]))
-        failed = [seed for seed in self.given if seed in history.failures]
+        known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
+        failed = [failure.seed for failure in history.failures if failure.seed in self.given]
         if repeated := sorted(s for s in self.given if s in known and s not in failed):
             raise RunError(
                 f"{folder}: seed {repeated[0]} would be trained twice; the run has "
@@ -171,22 +171,15 @@ class TrainingRun:
         self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
         """Numbers of processes that shared the batches of each seed."""
         self.history = SeedHistory(history)
+        self.results, self.failures = self.history.results, self.history.failures
+        """The seeds that are done, in the order in which they ended, and those that failed."""
         self._is_saved, self._saved_at = True, time.monotonic()
-
-    @property
-    def results(self) -> list[SeedResult]:
-        """The results of the seeds that are done, in the order in which they ended."""
-        return list(self.history.results.values())
-
-    @property
-    def failures(self) -> list[SeedFailure]:
-        """The seeds whose loss was not a number."""
-        return list(self.history.failures.values())
 
     @property
     def pending(self) -> list[int]:
         """Seeds that are not done."""
-        return [seed for seed in self.seeds if seed not in self.history.done]
+        done = self.history.done
+        return [seed for seed in self.seeds if seed not in done]
 
     @property
     def begun(self) -> list[int]:
