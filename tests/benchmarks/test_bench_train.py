@@ -123,7 +123,7 @@ def test_every_way_runs_on_cuda(way: str) -> None:
         assert isinstance(step, RecordedStep) == (way != "plain")
         if isinstance(step, RecordedStep):
             assert step._graph is not None
-            assert (step.step._network is not training.model) == (way in ("compiled", "tuned"))
+            assert (step._network is not training.model) == (way in ("compiled", "tuned"))
     report = measure_train(**TINY, ways=[way], parallel=[1, 2], device="cuda")
     found = [(t["way"], t["parallel"], t["images"]) for t in report["times"]]
     assert found == [(way, 1, 16), (way, 2, 32)]

@@ -644,7 +644,7 @@ def test_several_policies_get_a_folder_each_and_one_table(command: Any, folder: 
 
 
 def test_recipes_are_listed(command: Any) -> None:
-    from deepaa.train.recipes import RECIPES
+    from deepaa.train.config import RECIPES
 
     code, out, _ = command("--list-recipes")
     assert code == 0
@@ -802,7 +802,7 @@ import sys
 from deepaa import distributed
 from deepaa.cli import app as cli
 from deepaa.data import DataSpec
-from deepaa.train.images import ImagesInMemory
+from deepaa.train import Experiment
 
 real = DataSpec.load_train_and_test
 
@@ -813,7 +813,7 @@ def read(*arguments, **options):
     return fail() if distributed.is_main() else real(*arguments, **options)
 
 if {where!r} == "test":
-    ImagesInMemory.test = fail
+    Experiment.test = fail
 else:
     DataSpec.load_train_and_test = read
 sys.exit(cli.run(sys.argv[1:]))

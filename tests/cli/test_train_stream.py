@@ -18,7 +18,7 @@ from deepaa.data import StreamedImages, scan
 from deepaa.data.folder import list_images
 from deepaa.models import build_model
 from deepaa.runs import read_history
-from deepaa.train.evaluation import evaluate_streamed
+from deepaa.train.loop import evaluate_streamed
 from deepaa.train.results import read_results
 
 SIZE = 72

@@ -183,7 +183,7 @@ def problem_of_deepaa(words: list[str]) -> str | None:
 def check_settings(command: str, values: dict[str, object]) -> None:
     """What the command itself would look at first."""
     from deepaa.search.settings import SettingsRequest
-    from deepaa.train.recipes import find_recipe
+    from deepaa.train.config import find_recipe
 
     if command == "search" and values["resume"] is None:
         names = ("ops", "exclude", "model", "epochs")

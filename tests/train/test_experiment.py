@@ -13,119 +13,30 @@ from torch import Tensor, nn
 
 from deepaa.data import DataSpec
 from deepaa.data.embedded import load_embedded
-from deepaa.data.load import LabelledImages, TrainTest
+from deepaa.data.load import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.load import compared_policy
 from deepaa.train import experiment as experiment_module
-from deepaa.train.config import TrainConfig
-from deepaa.train.experiment import (
-    EPOCHS,
-    Experiment,
-    build_experiment,
-    device_settings,
-    load_requested_policy,
-    requested_settings,
+from deepaa.train.batches import ExperimentImages
+from deepaa.train.config import (
+    TrainConfig,
 )
-from deepaa.train.images import ImagesInMemory
-from deepaa.train.recipes import RECIPES, find_recipe
-from deepaa.train.request import PolicySpec, TrainRequest, runs_in, stored_request
+from deepaa.train.experiment import (
+    Experiment,
+    PolicySpec,
+    TrainRequest,
+    build_experiment,
+    load_requested_policy,
+    runs_in,
+    stored_request,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
 def request(policy: str = "crop-flip", layers: int | None = None, **more: Any) -> TrainRequest:
     return TrainRequest(Path("run"), PolicySpec(policy, first_layers=layers), **more)
-
-
-def started(*changes: str, recipe: str | None = None, **given: Any) -> TrainConfig:
-    found = None if recipe is None else find_recipe(recipe)
-    return requested_settings(request(recipe=recipe, given=given, changes=changes), found)
-
-
-@pytest.fixture
-def new_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch says of a GPU that computes bfloat16 in hardware, on a machine without one."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-
-
-# Settings
-
-
-def test_epochs_can_be_set_in_every_way() -> None:
-    assert started().epochs == EPOCHS
-    assert started("epochs=3").epochs == started(epochs=3).epochs == 3
-    assert started("epochs=30", recipe="wrn-40-2").epochs == 30
-    assert started(recipe="wrn-40-2") == find_recipe("wrn-40-2").train
-    with pytest.raises(ValueError, match="warmup_epochs is given twice: with its own option and"):
-        started("warmup_epochs=3", warmup_epochs=4)
-
-
-def test_a_schedule_and_its_milestones_are_taken_together() -> None:
-    for changes in (
-        ("schedule=step", "milestones=[60]"),
-        ("milestones=[60]", "schedule=step"),
-        ("milestones=[60]",),
-    ):
-        config = started(*changes)
-        assert (config.schedule, config.milestones) == ("step", (60.0,))
-    constant = started("schedule=step")
-    assert (constant.schedule, constant.milestones) == ("step", ())
-    plain = started("schedule=cosine", recipe="resnet50")
-    assert (plain.schedule, plain.milestones) == ("cosine", ())
-    for changes in (("schedule=cosine", "milestones=[60]"), ("milestones=[60]", "schedule=cosine")):
-        with pytest.raises(ValueError, match=r"milestones \[60.0\] belong to the step schedule"):
-            started(*changes)
-
-
-def test_what_never_comes_is_refused() -> None:
-    with pytest.raises(ValueError, match="the recipe's milestones 90, 180, 240 never come in 30"):
-        started(recipe="resnet50", epochs=30)
-    with pytest.raises(ValueError, match="the recipe's milestones 240 never come in 240 epochs"):
-        started("epochs=240", recipe="resnet50")
-    with pytest.raises(ValueError, match="milestones 30 never come in 30 epochs; add --set mile"):
-        started("milestones=[10,30]", recipe="resnet50", epochs=30)
-    assert started("milestones=[10,20]", recipe="resnet50", epochs=30).milestones == (10.0, 20.0)
-    with pytest.raises(ValueError, match="the recipe's warm-up of 5 epochs leaves nothing of 5"):
-        started(recipe="wrn-40-2", epochs=5)
-    assert started(recipe="wrn-40-2", epochs=5, warmup_epochs=1.0).warmup_epochs == 1
-    with pytest.raises(ValueError, match="warmup_epochs leaves nothing of the 5 epochs"):
-        started(epochs=5, warmup_epochs=5.0)
-
-
-@pytest.mark.usefixtures("new_gpu")
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_are_computed_as_they_say_on_cuda(name: str) -> None:
-    train = RECIPES[name].train
-    assert (train.precision, train.channels_last, train.compile) == ("bfloat16", True, True)
-    few = 1000  # images
-    assert device_settings(train, request(recipe=name), CUDA, few) == train
-    slow = replace(train, precision="float32", compile=False)
-    asked = request(recipe=name, given={"precision": "float32"}, changes=("compile=false",))
-    assert device_settings(slow, asked, CUDA, few) == slow
-    cpu = device_settings(train, request(recipe=name), CPU, few)
-    assert (cpu.precision, cpu.channels_last, cpu.compile) == ("float32", False, False)
-
-
-@pytest.mark.usefixtures("new_gpu")
-def test_without_a_recipe_the_device_decides() -> None:
-    config = TrainConfig()
-    few, many = (device_settings(config, request(), CUDA, n) for n in (1000, 10_000_000))
-    assert (few.precision, few.channels_last, few.compile) == ("bfloat16", True, False)
-    assert many.compile
-    asked = request(given={"compile": False}, changes=("channels_last=false",))
-    found = device_settings(config, asked, CUDA, 10_000_000)
-    assert (found.precision, found.channels_last, found.compile) == ("bfloat16", False, False)
-
-
-def test_a_gpu_without_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: False)
-    train = RECIPES["wrn-40-2-cifar10"].train
-    assert (
-        device_settings(train, request(recipe="wrn-40-2-cifar10"), CUDA, 1000).precision
-        == "float32"
-    )
-    assert device_settings(TrainConfig(), request(), CUDA, 1000).precision == "float32"
 
 
 # Policies
@@ -224,19 +135,20 @@ def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
     assert moved.places() == {"data": "/other.npz", "test": "/t.npz", "root": "/root"}
     # the places of the run do not count: checksums do
     there = replace(made, request=moved)
-    assert there.identity() != made.identity()
-    assert there.identity_in(asked.folder) == made.identity_in(asked.folder)
+    assert there.identity() == made.identity()
+    elsewhere = replace(there, request=replace(moved, folder=tmp_path / "new"))
+    assert elsewhere.identity() != made.identity()
 
 
 # How fast it will be
 
 
-def embedded(count: int) -> ImagesInMemory:
+def embedded(count: int) -> ExperimentImages:
     found = load_embedded()
     names = tuple("abcdefghij")
     images, labels = found.train_images[:count], found.train_labels[:count]
     data = LabelledImages(images, labels, names, "embedded", "")
-    return ImagesInMemory(TrainTest(data, data, "the same"))
+    return ExperimentImages(data, data, "the same", "embedded")
 
 
 def measured_rate(count: int, model: nn.Module, policy: str, config: TrainConfig) -> float:

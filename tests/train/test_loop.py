@@ -1,6 +1,7 @@
 """Real short trainings of the small network on the embedded images."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,9 @@ from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.train import batches as train_batches
 from deepaa.train import loop as training
-from deepaa.train.batches import ImageBatches
+from deepaa.train.batches import ImageBatches, check_data
 from deepaa.train.config import TrainConfig
-from deepaa.train.evaluation import evaluate
-from deepaa.train.loop import Training
+from deepaa.train.loop import Training, evaluate, evaluate_batches
 
 DATA = load_embedded()
 SHORT = TrainConfig(epochs=3, batch=64)
@@ -151,8 +151,8 @@ def test_weight_decay_spares_norms_and_biases_unless_asked():
     for decay_norm in (False, True):
         config = TrainConfig(epochs=1, lr=0.0, decay_norm=decay_norm, weight_decay=0.25)
         run = start(config)
-        groups = run._step.optimizer.groups
-        decay = {id(p): group.decay for group in groups for p in group.weights}
+        groups = run._step.optimizer._groups
+        decay = {id(p): its for weights, its in groups for p in weights}
         for name, parameter in run.model.named_parameters():
             one = parameter.ndim == 1
             assert decay[id(parameter)] == (0.0 if one and not decay_norm else 0.25), name
@@ -266,8 +266,10 @@ def test_states_that_do_not_fit_are_refused_and_change_nothing():
     good = run.state()
     weight = "model.network.0.weight"
     broken = {
-        "lacks": {key: value for key, value in good.items() if key != weight},
-        "too much": {**good, "model.more": torch.zeros(1)},
+        "network.0.weight is not there, expected torch.float32": {
+            key: value for key, value in good.items() if key != weight
+        },
+        "more is torch.float32 .1,., expected none": {**good, "model.more": torch.zeros(1)},
         "network.0.weight": {**good, weight: torch.zeros(2)},
         "float64": {**good, weight: good[weight].double()},
         "epoch 9": {**good, "epoch": torch.tensor(9)},
@@ -426,7 +428,7 @@ def test_cuda_trains_alike_and_resumes():
     found = list(run)
     assert [r.loss for r in found] == pytest.approx([r.loss for r in expected], rel=0.05)
     state = run.state()
-    assert all(not t.is_cuda for t in state.values())
+    assert all(t.is_cuda for name, t in state.items() if name != "epoch")
     again = start(device="cuda")
     again.load_state(state)
     assert again.epoch == 3
@@ -444,3 +446,71 @@ def test_cuda_in_bfloat16_learns(compiled):
     list(run)
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert evaluate(run.model, DATA.test_images, DATA.test_labels).accuracy > 0.3
+
+
+# Batches of any source
+
+FEW = torch.randint(
+    0, 256, (23, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+FEW_LABELS = torch.arange(23) % 4
+
+
+def batches(size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    yield from zip(FEW.split(size), FEW_LABELS.split(size), strict=True)
+
+
+@pytest.mark.parametrize("size", [1, 7, 23, 100])
+def test_batches_of_any_size_are_one_evaluation(size: int) -> None:
+    model = build_model("small", 4).train()
+    with torch.no_grad():
+        logits = model.eval()(FEW)
+    model.train()
+    expected = nn.functional.cross_entropy(logits, FEW_LABELS).item()
+    right = (logits.argmax(1) == FEW_LABELS).double().mean().item()
+    for found in (
+        evaluate_batches(model, batches(size), FEW_LABELS),
+        evaluate(model, FEW, FEW_LABELS, batch=size),
+    ):
+        assert found.count == 23
+        assert found.loss == pytest.approx(expected, rel=1e-5)
+        assert found.accuracy == pytest.approx(right)
+        hits = [
+            (logits.argmax(1) == FEW_LABELS)[k == FEW_LABELS].double().mean().item()
+            for k in range(4)
+        ]
+        assert found.class_accuracy == pytest.approx(hits)
+    assert model.training
+
+
+def test_a_class_without_images_has_no_accuracy() -> None:
+    found = evaluate(build_model("small", 6), FEW, FEW_LABELS)
+    assert found.class_accuracy[4:] == (None, None)
+    assert None not in found.class_accuracy[:4]
+
+
+def test_labels_are_looked_at_before_the_first_batch() -> None:
+    """Also those of later batches: a test of hours should not end in an error."""
+    model = build_model("small", 4).train()
+    labels = FEW_LABELS.clone()
+    labels[-1] = 9
+    seen = []
+
+    def counted() -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for batch in batches(5):
+            seen.append(len(batch[0]))
+            yield batch
+
+    with pytest.raises(ValueError, match=r"labels should be in 0\.\.3.*got 9"):
+        evaluate_batches(model, counted(), labels)
+    assert seen == [5]
+    assert model.training
+
+
+def test_what_are_no_images_is_refused() -> None:
+    with pytest.raises(ValueError, match="images should be uint8"):
+        check_data(FEW.float(), FEW_LABELS)
+    with pytest.raises(ValueError, match="and not empty, got"):
+        check_data(FEW[:0], FEW_LABELS[:0])
+    with pytest.raises(ValueError, match="labels should be int64"):
+        check_data(FEW, FEW_LABELS[:5])

@@ -22,8 +22,7 @@ from deepaa.policy.load import compared_policy
 from deepaa.policy.policy import Policy
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.evaluation import evaluate, evaluate_streamed
-from deepaa.train.loop import Training
+from deepaa.train.loop import Training, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
 

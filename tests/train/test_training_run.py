@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,20 +23,19 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deepaa.data.load import LabelledImages, TrainTest, fingerprint
+from deepaa.data.load import LabelledImages, fingerprint
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.runs import Run, RunError, open_in_main, read_history, read_json
-from deepaa.train.batches import ImageBatches
+from deepaa.train.batches import ExperimentImages, ImageBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.evaluation import evaluate
-from deepaa.train.experiment import Experiment, policy_hash
-from deepaa.train.images import ImagesInMemory, new_model
-from deepaa.train.loop import Training
+from deepaa.train.experiment import Experiment, model_maker, policy_hash
+from deepaa.train.loop import Training, evaluate
 from deepaa.train.results import SeedFailure, SeedResult, read_results
-from deepaa.train.seeds import SeedRequest
 from deepaa.train.training_run import (
     SeedEpoch,
+    SeedEvent,
+    SeedRequest,
     TrainingRun,
     train_side_by_side,
     weights_name,
@@ -51,7 +51,8 @@ def labelled(n: int, seed: int) -> LabelledImages:
     return LabelledImages(images, labels, names, "blobs", fingerprint(images, labels))
 
 
-IMAGES = ImagesInMemory(TrainTest(labelled(128, 1), labelled(60, 2), "other blobs"))
+TRAIN, TEST = labelled(128, 1), labelled(60, 2)
+IMAGES = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -86,8 +87,13 @@ def training_run(
     return TrainingRun(made, seeds, run=run, **options)
 
 
-def seeds_of(run: Run, count: int | None, given: list[int], resume: bool, **more: Any) -> list[int]:
-    return SeedRequest(count, tuple(given), resume).add_to(run, **more)
+def events_of(work: TrainingRun, parallel: int = 1) -> Iterator[SeedEvent]:
+    """Train the seeds of one run."""
+    return (event for _, event in train_side_by_side([work], parallel))
+
+
+def seeds_of(run: Run, count: int | None, given: list[int], resume: bool) -> list[int]:
+    return SeedRequest(count, tuple(given), resume).add_to(run)
 
 
 def opened(folder: Path, config: TrainConfig = CONFIG) -> Run:
@@ -107,20 +113,17 @@ def lasting(folder: Path) -> list[dict[str, Any]]:
 
 def test_every_seed_is_trained_and_tested_as_if_alone(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
-        work = training_run(run, [0, 4])
-        events = list(work)
+        events = list(events_of(training_run(run, [0, 4])))
     kinds = [event.seed if isinstance(event, SeedEpoch) else "done" for event in events]
     assert kinds == [0, 0, 0, "done", 4, 4, 4, "done"]
     found, content = read_results(tmp_path / "run")
     assert [result.seed for result in found] == [0, 4]
-    images, labels = IMAGES.data.train.images, IMAGES.data.train.labels
-    test = IMAGES.data.test
     for result in found:
         config = replace(CONFIG, seed=result.seed)
-        batches = ImageBatches(images, labels, POLICY, config)
+        batches = ImageBatches(TRAIN.images, TRAIN.labels, POLICY, config)
         alone = Training(network(result.seed), batches, config)
         list(alone)
-        expected = evaluate(alone.model, test.images, test.labels)
+        expected = evaluate(alone.model, TEST.images, TEST.labels)
         assert (result.accuracy, result.loss) == (expected.accuracy, expected.loss)
         assert (result.epochs, result.device, result.parallel) == (3, "cpu", 1)
         assert result.seconds > 0
@@ -139,8 +142,8 @@ def test_every_seed_is_trained_and_tested_as_if_alone(tmp_path: Path) -> None:
 def test_at_once_or_one_by_one_is_the_same(tmp_path: Path) -> None:
     results = []
     for parallel in (1, 2, 5):
-        work = training_run(None, [0, 1, 2], parallel=parallel)
-        list(work)
+        work = training_run(None, [0, 1, 2])
+        list(events_of(work, parallel))
         results.append([(r.seed, r.accuracy, r.loss) for r in sorted(work.results)])
         together = {r.seed: r.parallel for r in work.results}
         assert together == {1: {0: 1, 1: 1, 2: 1}, 2: {0: 2, 1: 2, 2: 1}}.get(
@@ -154,7 +157,7 @@ def test_runs_side_by_side_take_turns_and_end_as_if_alone(tmp_path: Path) -> Non
     alone = {}
     for name, policy in policies.items():
         work = TrainingRun(experiment(policy=policy), [0, 1])
-        list(work)
+        list(events_of(work))
         alone[name] = [(r.seed, r.accuracy, r.loss) for r in sorted(work.results)]
     assert alone["crop"] != alone["cutout"]
     for parallel in (1, 3):
@@ -223,14 +226,14 @@ def test_runs_side_by_side_stop_and_go_on(tmp_path: Path, calls: int) -> None:
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     work = training_run(None, [3])
-    assert len(list(work)) == 4
+    assert len(list(events_of(work))) == 4
     assert work.pending == []
     assert not list(tmp_path.iterdir())
 
 
 def test_bad_amounts() -> None:
     with pytest.raises(ValueError, match="parallel should be at least 1, got 0"):
-        training_run(None, [0], parallel=0)
+        next(events_of(training_run(None, [0]), 0))
     with pytest.raises(ValueError, match="a seed is trained once, got 1, 2, 1"):
         training_run(None, [1, 2, 1])
 
@@ -250,7 +253,7 @@ def test_seeds_accumulate_and_never_repeat(tmp_path: Path) -> None:
             seeds = seeds_of(run, count, given, False)
             assert seeds == expected
             before = {result.seed for result in training_run(run, seeds).results}
-            list(training_run(run, seeds, replace(CONFIG, epochs=1)))
+            list(events_of(training_run(run, seeds, replace(CONFIG, epochs=1))))
             assert before < {result.seed for result in training_run(run, seeds).results}
     found, _ = read_results(folder)
     assert [result.seed for result in found] == [0, 1, 2, 5, 9, 20, 21, 22]
@@ -262,7 +265,7 @@ def test_seeds_accumulate_and_never_repeat(tmp_path: Path) -> None:
         for seed in (-1, 2**63, 2**70):
             with pytest.raises(ValueError, match=rf"--seed should be in 0\.\.\d+, got {seed}"):
                 seeds_of(run, None, [seed], False)
-        assert seeds_of(run, 1, [], False, remember=False)[-1] == 23
+        assert SeedRequest(1).preview(folder) == [23]
         assert seeds_of(run, None, [], True)[-1] == 22
 
 
@@ -276,7 +279,7 @@ def test_a_run_that_was_killed_before_it_knew_its_seeds_takes_one(tmp_path: Path
 
 def test_seeds_that_were_trained_are_known_without_their_file(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        list(training_run(run, [0, 4], replace(CONFIG, epochs=1)))
+        list(events_of(training_run(run, [0, 4], replace(CONFIG, epochs=1))))
         assert not (tmp_path / "seeds.json").exists()
         assert seeds_of(run, 1, [], False) == [0, 4, 5]
         with pytest.raises(RunError, match="seed 4 would be trained twice; the run has 0, 4, 5"):
@@ -291,7 +294,7 @@ def test_unfinished_seeds_come_first(tmp_path: Path) -> None:
             seeds_of(run, 1, [], False)
         assert seeds_of(run, None, [], True) == [0, 1]
         assert seeds_of(run, 1, [], True) == [0, 1, 2]
-        list(training_run(run, [0]))
+        list(events_of(training_run(run, [0])))
         with pytest.raises(RunError, match="seeds 1, 2 not finished"):
             seeds_of(run, 1, [], False)
 
@@ -304,7 +307,7 @@ def test_another_configuration_is_refused_naming_the_difference(tmp_path: Path) 
     other = experiment(policy=load_policy("crop-flip-cutout")).identity()
     with pytest.raises(RunError, match="policy_sha256"):
         open_in_main(tmp_path / "run", other, resume=False)
-    images = ImagesInMemory(TrainTest(labelled(128, 7), labelled(60, 2), "other blobs"))
+    images = ExperimentImages(labelled(128, 7), TEST, "other blobs", "blobs")
     config = experiment(images=images).identity()
     with pytest.raises(RunError, match=r"images\.fingerprint"):
         open_in_main(tmp_path / "run", config, resume=False)
@@ -332,12 +335,14 @@ class _Wide(nn.Module):
 
 
 def test_a_network_has_as_many_outputs_as_there_are_classes(monkeypatch: Any) -> None:
-    with pytest.raises(ValueError, match="has 7 outputs, but blobs has 4 classes"):
-        new_model("tests.train.test_training_run:_Wide", IMAGES, 0)
-    with pytest.raises(ValueError, match=r"cannot take images of shape \(3, 16, 16\)"):
-        new_model("vit_b_16", IMAGES, 0)
-    model = new_model("small", IMAGES, 3, ((0.5,) * 3, (0.25,) * 3))
-    again = new_model("small", IMAGES, 3)
+    for spec, message in (
+        ("tests.train.test_training_run:_Wide", "has 7 outputs, but blobs has 4 classes"),
+        ("vit_b_16", r"cannot take images of shape \(3, 16, 16\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            experiment(make_model=model_maker(spec, TRAIN, None)).check()
+    model = model_maker("small", TRAIN, ((0.5,) * 3, (0.25,) * 3))(3)
+    again = model_maker("small", TRAIN, None)(3)
     assert torch.equal(model.network[0].weight, again.network[0].weight)
     assert not torch.equal(model.normalize.mean, again.normalize.mean)
 
@@ -351,7 +356,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     folders = {parallel: tmp_path_factory.mktemp("straight") for parallel in (1, 2)}
     for parallel, folder in folders.items():
         with opened(folder) as run:
-            list(training_run(run, [0, 1], parallel=parallel))
+            list(events_of(training_run(run, [0, 1]), parallel))
     return folders
 
 
@@ -371,8 +376,8 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
         return left <= 0
 
     with opened(parts) as run:
-        work = training_run(run, [0, 1], parallel=parallel, checkpoint_seconds=1000.0, stop=stop)
-        events = list(work)
+        work = training_run(run, [0, 1], checkpoint_seconds=1000.0, stop=stop)
+        events = list(events_of(work, parallel))
         assert work.stopped
     whole = [r for r in read_history(parts) if r["kind"] == "epoch"]
     assert len(whole) == sum(isinstance(event, SeedEpoch) for event in events)
@@ -380,8 +385,8 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
         assert len(run.history()) == len(whole) + sum(
             not isinstance(event, SeedEpoch) for event in events
         ), "what was shown before the stop is kept"
-        work = training_run(run, [0, 1], parallel=parallel)
-        list(work)
+        work = training_run(run, [0, 1])
+        list(events_of(work, parallel))
         assert not work.stopped
     assert lasting(parts) == lasting(straight)
     for seed in (0, 1):
@@ -396,10 +401,10 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
 def test_begun_seeds_beyond_parallel_wait_with_their_state(
     tmp_path: Path, calls: int, checkpoint_seconds: float
 ) -> None:
-    whole = training_run(None, [0, 1, 2], parallel=3)
-    list(whole)
+    whole = training_run(None, [0, 1, 2])
+    list(events_of(whole, 3))
     with opened(tmp_path) as run:
-        together = training_run(run, [0, 1, 2], parallel=3)
+        together = events_of(training_run(run, [0, 1, 2]), 3)
         assert [e.seed for _, e in zip(range(3), together, strict=False)] == [0, 1, 2]
     left = calls
     events: list[Any] = []
@@ -409,14 +414,14 @@ def test_begun_seeds_beyond_parallel_wait_with_their_state(
         left -= 1
         return left < 0
 
-    options: dict[str, Any] = {"parallel": 1, "checkpoint_seconds": checkpoint_seconds}
+    options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
     with opened(tmp_path) as run:  # stopped while some of them wait
         work = training_run(run, [0, 1, 2], stop=stop, **options)
         assert work.begun == [0, 1, 2]
-        events += work
+        events += events_of(work)
         assert work.stopped
     with opened(tmp_path) as run:
-        events += training_run(run, [0, 1, 2], **options)
+        events += events_of(training_run(run, [0, 1, 2], **options))
     # each goes on after its first epoch, one after the other, none of them twice
     epochs = [(e.seed, e.record.epoch) for e in events if isinstance(e, SeedEpoch)]
     assert epochs == [(seed, epoch) for seed in (0, 1, 2) for epoch in (1, 2)]
@@ -429,14 +434,14 @@ def test_begun_seeds_beyond_parallel_wait_with_their_state(
 
 def test_a_run_that_is_done_needs_no_large_file_for_further_seeds(tmp_path: Path) -> None:
     with opened(tmp_path / "run") as run:
-        list(training_run(run, [0, 1]))
+        list(events_of(training_run(run, [0, 1])))
     assert load_file(tmp_path / "run/state.safetensors") == {}
     for path in [*tmp_path.glob("run/weights-*"), *tmp_path.glob("run/*.previous.*")]:
         path.unlink()
     with opened(tmp_path / "run") as run:
         work = training_run(run, [0, 1, 2])
         assert work.pending == [2]
-        list(work)
+        list(events_of(work))
     assert [r["seed"] for r in read_history(tmp_path / "run") if r["kind"] == "seed"] == [0, 1, 2]
     assert sorted(p.name for p in tmp_path.glob("run/weights-*")) == [weights_name(2)]
 
@@ -464,14 +469,14 @@ def test_a_seed_that_fails_is_listed_and_the_others_go_on(
     tmp_path: Path, parallel: int, checkpoint_seconds: float
 ) -> None:
     def work(run: Run, seeds: list[int]) -> TrainingRun:
-        options: dict[str, Any] = {"parallel": parallel, "checkpoint_seconds": checkpoint_seconds}
+        options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
         return training_run(run, seeds, make_model=sometimes_broken, **options)
 
     alone = training_run(None, [1, 2])
-    list(alone)
+    list(events_of(alone))
     with opened(tmp_path) as run:
         seeds = seeds_of(run, None, [1, 5, 2], False)
-        events = list(work(run, seeds))
+        events = list(events_of(work(run, seeds), parallel))
         (failure,) = [event for event in events if isinstance(event, SeedFailure)]
         assert (failure.seed, failure.epoch) == (5, 1)
         assert failure.reason.startswith("seed 5, epoch 2, step 3: loss nan")
@@ -492,31 +497,31 @@ def test_a_seed_that_fails_is_listed_and_the_others_go_on(
     # neither again nor in the way
     with opened(tmp_path) as run:
         again = work(run, seeds_of(run, None, [], True))
-        assert (again.pending, list(again)) == ([], [])
+        assert (again.pending, list(events_of(again))) == ([], [])
         assert again.failures == [failure]
         seeds = seeds_of(run, 1, [], False)
         assert seeds == [1, 5, 2, 6]
-        list(work(run, seeds))
+        list(events_of(work(run, seeds), parallel))
     assert [r.seed for r in read_results(tmp_path)[0]] == [1, 2, 6]
 
 
 def test_a_seed_that_failed_is_trained_again_where_it_is_asked_for(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         seeds = seeds_of(run, None, [1, 5], False)
-        list(training_run(run, seeds, make_model=sometimes_broken))
+        list(events_of(training_run(run, seeds, make_model=sometimes_broken)))
         with pytest.raises(RunError, match="seed 1 would be trained twice"):
             seeds_of(run, None, [5, 1], False)
-        assert seeds_of(run, 1, [5], False, remember=False) == [1, 5, 6]
+        assert SeedRequest(1, (5,)).preview(tmp_path) == [5, 6]
         assert training_run(run, seeds).pending == []
         assert seeds_of(run, None, [5], False) == [1, 5]
     with opened(tmp_path) as run:  # as after a kill before its first epoch ended
         assert seeds_of(run, None, [], True) == [1, 5]
         work = training_run(run, seeds)
         assert (work.pending, work.begun, work.failures) == ([5], [], [])
-        assert [event.seed for event in work] == [5, 5, 5, 5]
+        assert [event.seed for event in events_of(work)] == [5, 5, 5, 5]
     found, content = read_results(tmp_path)
     alone = training_run(None, [1, 5])
-    list(alone)
+    list(events_of(alone))
     assert [(r.seed, r.accuracy, r.loss) for r in found] == [
         (r.seed, r.accuracy, r.loss) for r in alone.results
     ]
@@ -529,7 +534,7 @@ def test_a_seed_that_failed_is_trained_again_where_it_is_asked_for(tmp_path: Pat
 def test_a_seed_that_fails_at_once_leaves_no_state(tmp_path: Path) -> None:
     broken = replace(CONFIG, lr=1e30, clip=0.0)
     with opened(tmp_path, broken) as run:
-        (failure,) = list(training_run(run, [0], broken))
+        (failure,) = events_of(training_run(run, [0], broken))
         assert isinstance(failure, SeedFailure)
         assert failure.reason.endswith("no epoch ended")
         assert not list(tmp_path.glob("failed-*"))
@@ -557,11 +562,11 @@ def test_a_seed_whose_test_fails_is_listed_and_the_others_end(
     tmp_path: Path, checkpoint_seconds: float
 ) -> None:
     def work(run: Run | None, seeds: list[int]) -> TrainingRun:
-        options: dict[str, Any] = {"parallel": 3, "checkpoint_seconds": checkpoint_seconds}
+        options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds}
         return training_run(run, seeds, make_model=untestable, **options)
 
     with opened(tmp_path) as run:
-        events = list(work(run, [1, 5, 2]))
+        events = list(events_of(work(run, [1, 5, 2]), 3))
     (failure,) = [event for event in events if isinstance(event, SeedFailure)]
     assert (failure.seed, failure.epoch) == (5, 3)
     assert failure.reason.startswith("seed 5, test after epoch 3: loss nan; lower lr (0.05)")
@@ -578,24 +583,24 @@ def test_a_seed_whose_test_fails_is_listed_and_the_others_end(
     assert all(torch.equal(state[name], expected[name]) for name in state)
     with opened(tmp_path) as run:
         again = work(run, [1, 5, 2])
-        assert (again.failures, list(again)) == ([failure], [])
-    (alone,) = [event for event in work(None, [5]) if isinstance(event, SeedFailure)]
+        assert (again.failures, list(events_of(again))) == ([failure], [])
+    (alone,) = [event for event in events_of(work(None, [5])) if isinstance(event, SeedFailure)]
     assert alone.reason.endswith("the epochs before it are not kept")
 
 
 def test_a_test_that_raises_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> None:
-    def raising(model: nn.Module) -> None:
+    def raising(its: Experiment, model: nn.Module) -> None:
         raise MemoryError
 
     with monkeypatch.context() as patch, opened(tmp_path) as run:
-        patch.setattr(IMAGES, "test", raising)
+        patch.setattr(Experiment, "test", raising)
         with pytest.raises(MemoryError):
-            list(training_run(run, [0], checkpoint_seconds=1000.0))
+            list(events_of(training_run(run, [0], checkpoint_seconds=1000.0)))
     with opened(tmp_path) as run:
-        (result,) = list(training_run(run, [0]))
+        (result,) = events_of(training_run(run, [0]))
     assert isinstance(result, SeedResult)
     expected = training_run(None, [0])
-    list(expected)
+    list(events_of(expected))
     assert (result.accuracy, result.loss) == (
         expected.results[0].accuracy,
         expected.results[0].loss,
@@ -605,26 +610,26 @@ def test_a_test_that_raises_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> 
 def test_an_error_between_checkpoints_loses_no_epoch(tmp_path: Path, monkeypatch: Any) -> None:
     with opened(tmp_path) as run:
         begun = training_run(run, [0], checkpoint_seconds=1000.0)
-        events = iter(begun)
+        events = events_of(begun)
         next(events)
         record = begun.record
-        monkeypatch.setattr(begun, "record", lambda outcomes: record(1 / 0))
+        monkeypatch.setattr(begun, "record", lambda seed, outcome: record(seed, 1 / 0))
         with pytest.raises(ZeroDivisionError):
             next(events)
     with opened(tmp_path) as run:
-        left = [event for event in training_run(run, [0]) if isinstance(event, SeedEpoch)]
-    assert [event.record.epoch for event in left] == list(range(1, CONFIG.epochs))
+        left = [e for e in events_of(training_run(run, [0])) if isinstance(e, SeedEpoch)]
+    assert [e.record.epoch for e in left] == list(range(1, CONFIG.epochs))
 
 
 def test_seeds_of_other_numbers_of_processes_are_told_apart(tmp_path: Path, caplog: Any) -> None:
     with opened(tmp_path) as run:
-        (result,) = [e for e in training_run(run, [0]) if isinstance(e, SeedResult)]
+        (result,) = [e for e in events_of(training_run(run, [0])) if isinstance(e, SeedResult)]
         assert result.processes == 1
     path = tmp_path / "history.jsonl"
     with opened(tmp_path) as run:
         more = training_run(run, [0, 1])
-        more.results = [result._replace(processes=8)]
-        list(more)
+        more.history.results[0] = result._replace(processes=8)
+        list(events_of(more))
     assert "shared a batch among 8 processes, now 1" in caplog.text
     assert path.read_text().count('"processes": 1') == 2
 
@@ -632,7 +637,7 @@ def test_seeds_of_other_numbers_of_processes_are_told_apart(tmp_path: Path, capl
 def test_a_seed_begun_by_another_number_of_processes_is_told(tmp_path: Path, caplog: Any) -> None:
     with opened(tmp_path) as run:
         work = training_run(run, [0], stop=lambda: bool(run.history()), checkpoint_seconds=0.0)
-        list(work)
+        list(events_of(work))
         assert work.stopped
         saved = run.latest()
         assert saved is not None
@@ -645,7 +650,7 @@ def test_a_seed_begun_by_another_number_of_processes_is_told(tmp_path: Path, cap
             done = partial(_has_epochs, run, epochs)
             work = training_run(run, [0], stop=done, checkpoint_seconds=0.0)
             assert work.processes == ({4} if epochs else {1, 4})
-            list(work)
+            list(events_of(work))
             assert work.stopped == bool(epochs)
         assert "shared a batch among 4 processes, now 1" in caplog.text
     (result,) = read_results(tmp_path)[0]
@@ -674,41 +679,29 @@ class _Copies(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("way", ["state", "snapshot"])
-def test_every_tensor_of_a_state_is_copied_once(way: str) -> None:
+def test_every_tensor_of_a_state_is_copied_once() -> None:
     config = replace(CONFIG, channels_last=True)
     training = experiment(config).training(0)
     with _Copies() as copies:
-        state = getattr(training, way)()
+        state = training.state()
     assert len(copies.sizes) == len(state) - 1  # the epoch is no copy
     before = {name: tensor.clone() for name, tensor in state.items()}
     training.train_epoch()
     assert all(torch.equal(state[name], before[name]) for name in state)
 
 
-def test_states_between_checkpoints_stay_where_the_network_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(self: Training) -> None:
-        raise AssertionError("moved to the CPU")
-
-    monkeypatch.setattr(Training, "state", refused)
-    with opened(tmp_path) as run:
-        list(training_run(run, [0], checkpoint_seconds=1000.0))
-
-
 @pytest.mark.gpu
 def test_kept_states_are_on_the_device(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
         work = training_run(run, [0], device="cuda", checkpoint_seconds=1000.0)
-        next(iter(work))
-        assert work._unsaved is not None
-        kept = work._unsaved[1]
-        assert all(tensor.is_cuda for name, tensor in kept.items() if not name.endswith(".epoch"))
+        next(events_of(work))
+        kept = work._states[0]
+        assert kept
+        assert all(tensor.is_cuda for name, tensor in kept.items() if name != "epoch")
 
 
 def test_trainings_share_one_copy_of_the_images() -> None:
-    images = ImagesInMemory(IMAGES.data)
+    images = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
     meta = torch.device("meta")  # holds no bytes; the CPU's images are never copied
     first, second = (images.batches(POLICY, CONFIG, meta).images for _ in range(2))
     assert first is second
@@ -719,7 +712,7 @@ def test_trainings_share_one_copy_of_the_images() -> None:
 
 @pytest.mark.gpu
 def test_trainings_on_one_gpu_share_one_copy_of_the_images() -> None:
-    images = ImagesInMemory(IMAGES.data)
+    images = ExperimentImages(TRAIN, TEST, "other blobs", "blobs")
     cuda = torch.device("cuda")
     one, two = (experiment(images=images, device=cuda).training(s) for s in (0, 1))
     assert one.batches.images.data_ptr() == two.batches.images.data_ptr()  # type: ignore
@@ -731,10 +724,10 @@ def test_trainings_on_one_gpu_share_one_copy_of_the_images() -> None:
 
 def test_results_that_a_kill_kept_from_the_file_are_written_next_time(tmp_path: Path) -> None:
     with opened(tmp_path) as run:
-        list(training_run(run, [0]))
+        list(events_of(training_run(run, [0])))
     (tmp_path / "results.json").unlink()
     with opened(tmp_path) as run:
-        assert list(training_run(run, [0])) == []
+        assert list(events_of(training_run(run, [0]))) == []
     assert len(read_results(tmp_path)[0]) == 1
 
 

@@ -87,8 +87,7 @@ def run_trainings(
             if run is not None:
                 opened.enter_context(run)
         if len(runs) > 1:  # none gets new seeds unless all can
-            for run in runs.values():
-                options.seeds.add_to(run, remember=False)
+            run_on_main(lambda: [options.seeds.preview(folder) for folder in runs])
         trainings = {
             "" if folder == options.out else folder.name: _training_run(
                 experiments[folder], run, options, stop
@@ -140,13 +139,13 @@ def _previewed_seeds(
 ) -> dict[Path, list[int]]:
     """The seeds each run would train; what the folders would refuse is refused here too."""
     for folder, experiment in experiments.items():
-        check_folder(folder, experiment.identity_in(folder))
+        check_folder(folder, experiment.identity())
     return {folder: options.seeds.preview(folder) for folder in experiments}
 
 
 def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    config = run_on_main(lambda: experiment.identity_in(folder)) or {}
+    config = run_on_main(lambda: experiment.identity()) or {}
     return open_in_main(folder, config, resume=options.seeds.resume)
 
 
@@ -158,12 +157,11 @@ def _training_run(
     if run is not None and experiment.request is not None:
         experiment.policy.save(run.folder / POLICY)
         run.write_json(PLACES, experiment.request.places())
-        if any((scans := experiment.scan_record()).values()):
+        if any((scans := experiment.images.scan_record()).values()):
             run.write_json(SCANS, scans)
     return TrainingRun(
         experiment,
         seeds,
-        parallel=options.parallel,
         run=run,
         checkpoint_seconds=options.checkpoint_seconds,
         stop=lambda: stop.requested,

@@ -5,18 +5,25 @@ what a person sees of it that of `deepaa.cli`.
 """
 
 from deepaa.train.batches import ImageBatches, StreamedBatches
-from deepaa.train.config import TrainConfig, precision_on
-from deepaa.train.evaluation import evaluate, evaluate_streamed
-from deepaa.train.experiment import Experiment, build_experiment, space_of
-from deepaa.train.loop import EpochRecord, Outcome, Training, train_together
-from deepaa.train.recipes import RECIPES, Recipe, find_recipe
-from deepaa.train.request import (
+from deepaa.train.config import RECIPES, Recipe, TrainConfig, find_recipe, precision_on
+from deepaa.train.experiment import (
     PLACES,
     SCANS,
+    Experiment,
     PolicySpec,
     TrainRequest,
+    build_experiment,
     runs_in,
+    space_of,
     stored_request,
+)
+from deepaa.train.loop import (
+    EpochRecord,
+    Outcome,
+    Training,
+    evaluate,
+    evaluate_streamed,
+    train_together,
 )
 from deepaa.train.results import (
     ENOUGH,
@@ -27,11 +34,11 @@ from deepaa.train.results import (
     read_results,
     summary,
 )
-from deepaa.train.seeds import SeedRequest
 from deepaa.train.stream_policy import crop_for
 from deepaa.train.training_run import (
     SeedEpoch,
     SeedEvent,
+    SeedRequest,
     TrainingRun,
     train_side_by_side,
     weights_name,

@@ -1,51 +1,81 @@
-"""The batches of a training: order, copies, augmentation, and the share of one process.
+"""The images of a training and its batches: order, copies, augmentation, the share of a process.
 
-Images come from memory (`ImageBatches`) or are decoded from files in every epoch
-(`StreamedBatches`).
+Images come from memory or are decoded from files in every epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from deepaa import distributed
-from deepaa.data import INDEX, StreamedImages, batch_rows, batch_sizes, epoch_order
-from deepaa.ops import apply_batch, sample_keys
+from deepaa.data import (
+    INDEX,
+    Crop,
+    DataSpec,
+    LabelledImages,
+    StreamedImages,
+    TrainTest,
+    absent_classes,
+    batch_rows,
+    batch_sizes,
+    epoch_order,
+)
+from deepaa.distributed import run_on_main
+from deepaa.ops import apply_batch, check_images, sample_keys
 from deepaa.policy import Policy
 from deepaa.train.config import TrainConfig
-from deepaa.train.evaluation import check_data
 from deepaa.train.stream_policy import crop_rows, device_part, fitted
 
 AHEAD_BYTES = 256 << 20
 """So many bytes of images are augmented in one call, in whole batches, and then sliced."""
+SAMPLE = 512
+"""Images from which mean and deviation of images on disk are taken."""
 Batch = tuple[Tensor, Tensor]
 
+_LOGGER = logging.getLogger(__name__)
 
-class Batches(Protocol):
-    """What a `Training` trains on."""
 
-    device: torch.device
-    """Where the batches are, and the network with them."""
-    shared: bool
-    """Whether other processes train the rest of every batch."""
-    sizes: list[int]
-    """Images of each step of an epoch, over all processes, not counting copies."""
-    image_shape: tuple[int, ...]
-    """(C, H, W), as the network sees them."""
-    labels: Tensor
-    """(N,) of all images."""
+class Batches(ABC):
+    """What a `Training` trains on; all randomness is a function of seed, epoch, image and copy."""
 
+    def __init__(
+        self,
+        labels: Tensor,
+        image_shape: Iterable[int],
+        config: TrainConfig,
+        device: torch.device,
+        *,
+        shared: bool,
+    ) -> None:
+        """Plan the steps of an epoch, and this process's share of each if they are `shared`."""
+        self.device = device
+        """Where the batches are, and the network with them."""
+        self.labels, self.image_shape = labels, tuple(image_shape)
+        """Labels (N,) of all images, and the shape (C, H, W) in which the network sees them."""
+        self.config = config
+        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
+        self.shared = self.world > 1
+        """Whether other processes train the rest of every batch."""
+        self.sizes = batch_sizes(len(labels), config.batch, config.copies, self.world)
+        """Images of each step of an epoch, over all processes, not counting copies."""
+
+    @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images (N, C, H, W) and labels (N,) of each step, on the device."""
 
 
-class ImageBatches:
-    """Batches of images in memory; all randomness is a function of seed, epoch, image and copy."""
+class ImageBatches(Batches):
+    """Batches of images in memory."""
 
     def __init__(
         self,
@@ -68,14 +98,10 @@ class ImageBatches:
             workers: Processes that augment on the CPU; 0 augments on the device.
         """
         check_data(images, labels)
-        self.device = torch.device(device)
-        place = torch.device("cpu") if workers else self.device
-        self.images, self.labels = images.to(place), labels.to(place)
-        self.image_shape = tuple(images.shape[1:])
-        self.policy, self.config, self.workers = policy, config, workers
-        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
-        self.shared = self.world > 1
-        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
+        device = torch.device(device)
+        place = torch.device("cpu") if workers else device
+        super().__init__(labels.to(place), images.shape[1:], config, device, shared=shared)
+        self.images, self.policy, self.workers = images.to(place), policy, workers
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, every image once, in an order of its own."""
@@ -102,16 +128,15 @@ class ImageBatches:
         ahead = max(1, AHEAD_BYTES // bytes_of_one)
         for first in range(0, len(batches), ahead):
             some = batches[first : first + ahead]
+            sizes = [len(rows) for rows in some]
             images, labels = self.load(torch.cat(some).to(self.images.device), epoch)
-            at = 0
-            for part in some:
-                yield images[at : at + len(part)], labels[at : at + len(part)]
-                at += len(part)
+            yield from zip(torch.split(images, sizes), torch.split(labels, sizes), strict=True)
 
     def _from_workers(self, batches: list[Tensor], epoch: int) -> Iterator[Batch]:
-        loader = DataLoader(
-            _Numbered(self, batches, epoch),
+        loader: DataLoader[Batch] = DataLoader(
+            batches,  # type: ignore[arg-type] # any sequence will do
             batch_size=None,
+            collate_fn=partial(self.load, epoch=epoch),
             num_workers=self.workers,
             generator=torch.Generator(),  # it seeds workers, which need none; the global one stays
         )
@@ -119,20 +144,7 @@ class ImageBatches:
             yield images.to(self.device), labels.to(self.device)
 
 
-class _Numbered(Dataset[Batch]):
-    """The batches of one epoch by their number, for a DataLoader."""
-
-    def __init__(self, source: ImageBatches, batches: list[Tensor], epoch: int) -> None:
-        self.source, self.batches, self.epoch = source, batches, epoch
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, number: int) -> Batch:
-        return self.source.load(self.batches[number], self.epoch)
-
-
-class StreamedBatches:
+class StreamedBatches(Batches):
     """Batches of image files: decoded by workers in every epoch, augmented on the device."""
 
     def __init__(
@@ -152,29 +164,121 @@ class StreamedBatches:
         """
         if not images.train:
             raise ValueError("these images are for evaluation; training needs train=True")
-        self.images, self.config = images, config
-        self.device, self.labels = images.device, images.labels
-        self.image_shape: tuple[int, ...] = (3, images.size, images.size)
-        self.rank, self.world = (distributed.rank(), distributed.world_size()) if shared else (0, 1)
-        self.shared = self.world > 1
-        self.policy = device_part(policy, images.crop)
-        """What the device does."""
+        shape = 3, images.size, images.size
+        super().__init__(images.labels, shape, config, images.device, shared=shared)
+        self.images, self.policy = images, device_part(policy, images.crop)
         self._crops: Tensor | None = None
         if self.policy is not None and images.side != images.size:
             self._crops = crop_rows(self.policy.table, images.device)
-        self.sizes = batch_sizes(len(images), config.batch, config.copies, self.world)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images and labels of each step."""
-        config, policy, size = self.config, self.policy, self.images.size
-        share = {"rank": self.rank, "world": self.world}
+        config, policy, boxes = self.config, self.policy, None
+        share = {"seed": config.seed, "rank": self.rank, "world": self.world}
         for images, labels, rows in self.images.batches(
-            number, config.batch, config.copies, seed=config.seed, **share
+            number, config.batch, config.copies, **share
         ):
-            if policy is None:
-                yield fitted(images, size), labels
-                continue
-            draw = policy.draw(sample_keys(config.seed, number, rows), number)
-            changed = apply_batch(images, draw, policy.table)
-            boxes = None if self._crops is None else self._crops[draw.choice].any(1)
-            yield fitted(changed, size, boxes), labels
+            if policy is not None:
+                draw = policy.draw(sample_keys(config.seed, number, rows), number)
+                images = apply_batch(images, draw, policy.table)
+                boxes = None if self._crops is None else self._crops[draw.choice].any(1)
+            yield fitted(images, self.images.size, boxes), labels
+
+
+def check_data(images: Tensor, labels: Tensor) -> None:
+    """Refuse what are no images with labels."""
+    check_images(images)
+    if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
+        raise ValueError(
+            f"labels should be int64 ({len(images)},), got {labels.dtype} {tuple(labels.shape)}"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ExperimentImages:
+    """Images to train on and to test on: in memory, or decoded from their files in every epoch."""
+
+    train: LabelledImages | StreamedImages
+    test: LabelledImages | StreamedImages
+    how: str
+    """Where the test images come from, for the record."""
+    name: str
+    """What the images are called in records."""
+    workers: int = 0
+    """Processes that augment images in memory, see `ImageBatches`."""
+    _copies: dict[torch.device, Batch] = field(default_factory=dict, init=False)
+
+    @cached_property
+    def sample(self) -> LabelledImages:
+        """All training images in memory; of those on disk some, as a test sees them."""
+        if isinstance(self.train, LabelledImages):
+            return self.train
+        return LabelledImages(*self.train.sample(SAMPLE), self.train.class_names, self.name, "")
+
+    def facts(self) -> dict[str, Any]:
+        """Names, numbers and checksums of the images, for the record."""
+        return {
+            "data": self.name,
+            "classes": len(self.train.class_names),
+            "shape": list(self.sample.images.shape[1:]),
+            "train_images": len(self.train.labels),
+            "fingerprint": self.train.fingerprint,
+            "test": self.how,
+            "test_images": len(self.test.labels),
+            "test_fingerprint": self.test.fingerprint,
+            **({"crop": self.train.crop} if isinstance(self.train, StreamedImages) else {}),
+        }
+
+    def scan_record(self) -> dict[str, Any]:
+        """What the scans of files found, so that a later call need not repeat them."""
+        parts = {"train": self.train, "test": self.test}
+        return {k: part.scanned() for k, part in parts.items() if isinstance(part, StreamedImages)}
+
+    def batches(self, policy: Policy | None, config: TrainConfig, device: torch.device) -> Batches:
+        """All training images in batches; trainings on one device share one copy of them."""
+        if isinstance(self.train, StreamedImages):
+            return StreamedBatches(self.train, policy, config, shared=True)
+        place = torch.device("cpu") if self.workers else device
+        if place not in self._copies:
+            self._copies[place] = self.train.images.to(place), self.train.labels.to(place)
+        copy, workers = self._copies[place], self.workers
+        return ImageBatches(*copy, policy, config, device, shared=True, workers=workers)
+
+
+def read_images(
+    spec: DataSpec, test: str | None, holdout: float | None, *, download: bool, workers: int
+) -> ExperimentImages:
+    """All images, read; one process downloads them, the others find them."""
+
+    def load() -> TrainTest:
+        try:
+            return spec.load_train_and_test(test=test, holdout=holdout, download=download)
+        except MemoryError as error:
+            raise MemoryError(f"{error}; or read them from disk with --stream") from error
+
+    data = (run_on_main(load) if download else None) or load()
+    return ExperimentImages(*data, data.train.name, workers)
+
+
+def stream_images(
+    spec: DataSpec, crop: Crop, known: Mapping[str, Any], **options: Any
+) -> ExperimentImages:
+    """The files of a folder, which are decoded in every epoch.
+
+    Args:
+        spec: With the folder and a size.
+        known: What `ExperimentImages.scan_record` said of these files before.
+        options: Device, workers and scan, see `StreamedImages`.
+    """
+    assert spec.data is not None
+    assert spec.size is not None
+    options |= {"on_bad_image": spec.on_bad_image, "outside_links": spec.outside_links}
+    folder = partial(StreamedImages, spec.data, spec.size, reading=spec.reading, **options)
+    train = folder(train=True, crop=crop, known=known.get("train"))
+    test, name = folder(train=False, known=known.get("test")), Path(spec.data).resolve().name
+    if train.class_names != test.class_names:
+        raise ValueError(f"{name}: the test images have other classes than the training images")
+    absent = absent_classes(test.class_names, test.labels)
+    if absent is not None and distributed.is_main():
+        _LOGGER.warning("%s: %s", name, absent)
+    return ExperimentImages(train, test, "the test part of the data set", name)

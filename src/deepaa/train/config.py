@@ -1,15 +1,29 @@
-"""The settings of a training, and the learning rate they mean at each moment."""
+"""The settings of a training, the learning rate they mean, and the trainings of the literature.
+
+The latter are written down in recipes.toml beside this file, with their sources.
+"""
 
 from __future__ import annotations
 
+import difflib
 import math
-from dataclasses import dataclass
-from typing import SupportsIndex
+import tomllib
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 
-PRECISIONS = ("float32", "bfloat16")
-SCHEDULES = ("cosine", "step")
+from deepaa.data import batch_sizes
+from deepaa.runs import from_plain, parse_changes
+
+EPOCHS = 200
+"""Epochs of a training without a recipe."""
+WORTH_COMPILING = 2_000_000
+"""Images through the network from which on compiling it pays."""
 
 
 def precision_on(device: torch.device, precision: str = "auto") -> str:
@@ -88,21 +102,17 @@ class TrainConfig:
             raise ValueError(f"warmup_epochs leaves nothing of the {self.epochs} epochs")
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
-        for name, known in (("precision", PRECISIONS), ("schedule", SCHEDULES)):
-            if getattr(self, name) not in known:
-                choices = " or ".join(known)
-                raise ValueError(f"{name} should be {choices}, got {getattr(self, name)!r}")
-        self._check_milestones()
-
-    def _check_milestones(self) -> None:
-        if self.milestones and self.schedule != "step":
+        choices = {"precision": ("float32", "bfloat16"), "schedule": ("cosine", "step")}
+        for name, known in choices.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"{name} should be {' or '.join(known)}, got {value!r}")
+        times = list(self.milestones)
+        if times and self.schedule != "step":
             raise ValueError(
-                f"milestones {list(self.milestones)} belong to the step schedule, not to "
-                f"{self.schedule!r}"
+                f"milestones {times} belong to the step schedule, not to {self.schedule!r}"
             )
-        rising = all(a < b for a, b in zip(self.milestones, self.milestones[1:], strict=False))
-        if not rising or any(not 0 < m < math.inf for m in self.milestones):
-            raise ValueError(f"milestones should rise and be above 0, got {list(self.milestones)}")
+        if times != sorted({*times}) or any(not 0 < m < math.inf for m in times):
+            raise ValueError(f"milestones should rise and be above 0, got {times}")
 
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
@@ -114,3 +124,180 @@ def learning_rate(config: TrainConfig, progress: float) -> float:
         return config.lr * config.gamma ** sum(progress >= m for m in config.milestones)
     share = (progress - config.warmup_epochs) / (config.epochs - config.warmup_epochs)
     return config.lr * 0.5 * (1 + math.cos(math.pi * share))
+
+
+# Recipes
+
+Normalisation = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and deviation of the channels."""
+
+
+@dataclass(frozen=True)
+class RecipeData:
+    """What a recipe has to know of its images."""
+
+    name: str
+    images: int
+    """Number of images to train on."""
+    classes: int
+    size: int
+    """Side in pixels, as the network sees it."""
+    normalisation: Normalisation | None = None
+    """Mean and deviation of the channels; None takes those of all training pixels."""
+
+
+class Expected(NamedTuple):
+    """A published test accuracy."""
+
+    policy: str
+    """As `deepaa train --policy` takes it, or what the policy is called."""
+    accuracy: float
+    """In percent."""
+    source: str
+    interval: float | None = None
+    """Half of the 95 % confidence interval, where one is given."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A training that can be compared with published ones."""
+
+    name: str
+    """Without the data, such as "wrn-28-10"."""
+    data: RecipeData
+    model: str
+    """A name for `build_model`."""
+    train: TrainConfig
+    expected: tuple[Expected, ...]
+    policy: str = "POLICY"
+    """The policy its settings were tuned for, if they were."""
+    processes: int = 1
+    """GPUs that the command spreads a batch over; batch norm sees the share of one."""
+
+    @property
+    def full_name(self) -> str:
+        """The key in `RECIPES`, such as "wrn-28-10-cifar10"."""
+        return f"{self.name}-{self.data.name}"
+
+    @property
+    def stream(self) -> bool:
+        """Whether the images are decoded anew in every epoch, being too many for memory."""
+        return self.data.name == "imagenet"
+
+    @property
+    def image_passes(self) -> int:
+        """Images forward and backward through the network in one training, copies included."""
+        sizes = batch_sizes(self.data.images, self.train.batch)
+        return self.train.epochs * sum(sizes) * self.train.copies
+
+    def command(self, policy: str | None = None, *, seeds: int = 4, out: str = "RUN") -> str:
+        """The command line that trains it."""
+        start = "deepaa"
+        if self.processes > 1:
+            start = f"torchrun --nproc-per-node {self.processes} -m deepaa"
+        data = "FOLDER" if self.stream else self.data.name
+        return (
+            f"{start} train --recipe {self.name} --data {data} "
+            f"--policy {policy or self.policy} --seeds {seeds} --out {out}"
+        )
+
+
+def _read_recipes() -> Iterator[Recipe]:
+    content = tomllib.loads(files("deepaa.train").joinpath("recipes.toml").read_text("utf-8"))
+    for fields in content["recipe"]:
+        images = {"name": fields["data"], **content["data"][fields["data"]]}
+        common, change = content["settings"][fields.pop("base")], fields.pop("change")
+        known = [
+            {**each, "source": content["sources"][each["source"]]} for each in fields["expected"]
+        ]
+        fields["data"] = from_plain(RecipeData, images, defaults=True)
+        fields["expected"] = tuple(Expected(**each) for each in known)
+        yield Recipe(train=TrainConfig(**{**common, **change}), **fields)
+
+
+RECIPES: Mapping[str, Recipe] = MappingProxyType({each.full_name: each for each in _read_recipes()})
+"""All recipes by their full names."""
+
+
+def find_recipe(name: str, data: str | Path | None = None) -> Recipe:
+    """The recipe of a name for some data.
+
+    Args:
+        name: A key of `RECIPES`, or one without its data.
+        data: A data set or a file or folder of its name. Other data get the settings that all data
+            sets of the recipe have in common; where they differ, the full name is asked for.
+            None takes the first.
+    """
+    if name in RECIPES:
+        return RECIPES[name]
+    known = [recipe for recipe in RECIPES.values() if recipe.name == name]
+    if not known:
+        names = list(dict.fromkeys(recipe.name for recipe in RECIPES.values()))
+        close = difflib.get_close_matches(name.lower(), [*names, *RECIPES], 3)
+        hint = f"did you mean {' or '.join(map(repr, close))}? There" if close else "there"
+        raise ValueError(f"no recipe {name!r}; {hint} are {', '.join(names)}")
+    # cifar10 is what some/cifar-10.npz and the like are called after
+    stem = Path(str(data).removeprefix("torchvision:")).stem
+    wanted = stem.lower().replace("-", "").replace("_", "")
+    for recipe in known:
+        if data is None or recipe.data.name == wanted:
+            return recipe
+    if any(recipe.train != known[0].train for recipe in known):
+        full = " or ".join(recipe.full_name for recipe in known)
+        raise ValueError(f"recipe {name!r} has other settings for each data set: say {full}")
+    return known[0]
+
+
+# From options to settings
+
+
+def requested_settings(
+    recipe: Recipe | None, given: Mapping[str, Any], changes: Sequence[str] = ()
+) -> TrainConfig:
+    """The settings that were asked for; some may still depend on the device.
+
+    Args:
+        given: Values by name.
+        changes: NAME=VALUE each, for other names.
+    """
+    base = TrainConfig(epochs=EPOCHS) if recipe is None else recipe.train
+    values = parse_changes(changes, TrainConfig, without=("seed",))
+    if twice := sorted(values.keys() & given.keys()):
+        raise ValueError(f"{twice[0]} is given twice: with its own option and with --set")
+    values |= given
+    # a schedule and its milestones only make sense together
+    if values.get("schedule") == "cosine":
+        values.setdefault("milestones", ())
+    elif values.get("milestones"):
+        values.setdefault("schedule", "step")
+    epochs = values.get("epochs", base.epochs)
+    if recipe is not None and "warmup_epochs" not in values and epochs <= base.warmup_epochs:
+        raise ValueError(
+            f"the recipe's warm-up of {base.warmup_epochs:g} epochs leaves nothing of {epochs}; "
+            "add --warmup"
+        )
+    milestones = values.get("milestones", base.milestones)
+    if late := [f"{m:g}" for m in milestones if m >= epochs]:
+        whose = "milestones" if "milestones" in values else "the recipe's milestones"
+        raise ValueError(
+            f"{whose} {', '.join(late)} never come in {epochs} epochs; "
+            "add --set milestones=[EPOCH,...] or --set schedule=cosine"
+        )
+    return replace(base, **values)
+
+
+def device_settings(
+    config: TrainConfig, named: Container[str], device: torch.device, passes: int, *, recipe: bool
+) -> TrainConfig:
+    """The settings with those that suit the device.
+
+    Args:
+        named: Those that were asked for by name, and stay.
+        passes: Images through the network in all epochs.
+        recipe: Whether they are those of a recipe, which has its own for CUDA.
+    """
+    cuda = device.type == "cuda"
+    choices: dict[str, Any] = {"precision": precision_on(device)}
+    if not (cuda and recipe):
+        choices |= {"channels_last": cuda, "compile": cuda and passes >= WORTH_COMPILING}
+    return replace(config, **{name: v for name, v in choices.items() if name not in named})

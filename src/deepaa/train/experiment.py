@@ -1,11 +1,10 @@
-"""An experiment: what is trained on which images, once nothing is left open but the seeds."""
+"""What a user wants to train, and the experiment it means: images, policy, network, settings."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,29 +13,140 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import StreamedImages, TrainTest, absolute_root
+from deepaa.data import DataSpec, LabelledImages, StreamedImages, absolute_root
 from deepaa.distributed import run_on_main
-from deepaa.models import SMALL_SIDE, default_model
+from deepaa.models import (
+    SMALL_SIDE,
+    build_model,
+    channel_statistics,
+    default_model,
+    is_custom,
+    load_model,
+)
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
-from deepaa.runs import CONFIG, POLICY, parse_changes, read_config
-from deepaa.train.batches import ImageBatches
-from deepaa.train.config import TrainConfig, precision_on
-from deepaa.train.evaluation import trains_on_one
-from deepaa.train.images import NAMES, ExperimentImages, ImagesInMemory, ImagesOnDisk, new_model
-from deepaa.train.loop import Training
-from deepaa.train.recipes import Recipe, find_recipe
-from deepaa.train.request import KIND, TrainRequest, read_scan_record, settings_json
+from deepaa.runs import CONFIG, POLICY, from_plain, read_config, read_json, to_plain
+from deepaa.train.batches import ExperimentImages, ImageBatches, read_images, stream_images
+from deepaa.train.config import (
+    Normalisation,
+    Recipe,
+    TrainConfig,
+    device_settings,
+    find_recipe,
+    requested_settings,
+)
+from deepaa.train.loop import Metrics, Training, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
-EPOCHS = 200
+KIND = "train"
+"""What config.json calls the run of a training."""
+PLACES, SCANS = "places.json", "scan.json"
 STREAMED_SIZE = 224
-WORTH_COMPILING = 2_000_000
-"""Images through the network from which on compiling it pays."""
 FEW = 4
 """Images that are enough for batch norm, and few enough for any network."""
 LONG_ENOUGH = 0.5
 """Seconds of a step that say how fast the next ones are."""
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Which policy is trained, and with what around it."""
+
+    name: str
+    """A name of `deepaa policies`, or the absolute path of a file."""
+    defaults: bool | None = None
+    """Whether the default augmentation follows; None as its authors evaluate it."""
+    first_layers: int | None = None
+    """So many of its layers; None for all."""
+    operations: tuple[str, ...] = ()
+    """The user's own operations that it names, MODULE:NAME each."""
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a user wants to train, and in which run folder.
+
+    What is None has not been decided: `build_experiment` takes it from the recipe, the images and
+    the device.
+    """
+
+    folder: Path
+    policy: PolicySpec
+    data: DataSpec = field(default_factory=DataSpec)
+    test: str | None = None
+    """Where the test images lie, if elsewhere."""
+    holdout: float | None = None
+    """Share of the training images to test on instead."""
+    stream: bool | None = None
+    """Whether images are decoded from their files in every epoch."""
+    normalisation: Normalisation | None = None
+    recipe: str | None = None
+    model: str | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `TrainConfig` with an option of their own."""
+    changes: tuple[str, ...] = ()
+    """NAME=VALUE each, for the other fields."""
+    config: TrainConfig | None = None
+    """All settings, of a run that goes on."""
+
+    def places(self) -> dict[str, str | None]:
+        """Where the images lie."""
+        return {"data": self.data.data, "test": self.test, "root": self.data.root}
+
+    def to_json(self) -> dict[str, Any]:
+        """What config.json keeps of the request, besides model and settings."""
+        policy, files = to_plain(self.policy), self.data.to_json()
+        del files["data"], files["root"]
+        return {
+            "places": {"policy": policy.pop("name"), **self.places()},
+            "policy": policy,
+            "files": files,
+            "holdout": self.holdout,
+            "stream": self.stream,
+            "normalisation": self.normalisation,
+        }
+
+
+def stored_request(folder: Path, moved: Mapping[str, str | None] | None = None) -> TrainRequest:
+    """The request of the run in `folder`, with all its settings.
+
+    Args:
+        moved: Where its data, test images and root lie now; None for what has not moved.
+    """
+    if not (folder / CONFIG).exists():
+        reason = "holds no run" if folder.is_dir() else "no such folder"
+        raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
+    config = read_config(folder)
+    if config.get("kind") != KIND:
+        raise ValueError(f"{folder}: this run is not a training; try deepaa search --resume")
+    last = read_json(folder / PLACES) if (folder / PLACES).exists() else {}
+    now = {name: place for name, place in (moved or {}).items() if place is not None}
+    try:
+        kept = config["request"]
+        places = {**kept["places"], **last, **now}
+        files = {**kept["files"], "data": places["data"], "root": places["root"]}
+        levels = kept["normalisation"]
+        return TrainRequest(
+            folder,
+            from_plain(PolicySpec, {"name": places["policy"], **kept["policy"]}),
+            DataSpec.from_json(files),
+            test=places["test"],
+            holdout=kept["holdout"],
+            stream=kept["stream"],
+            normalisation=None if levels is None else (tuple(levels[0]), tuple(levels[1])),
+            model=config["model"],
+            config=from_plain(TrainConfig, {**config["train"], "seed": 0}),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder}: config.json is not one of this version: {error}") from error
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run in a folder itself, or the trainings in the folders in it."""
+    if (folder / CONFIG).exists():
+        return [folder]
+    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    return [path for path in inner if read_config(path).get("kind") == KIND] or [folder]
 
 
 @dataclass(frozen=True)
@@ -50,7 +160,7 @@ class Experiment:
     """A fresh network for a seed."""
     config: TrainConfig
     """The settings; each training has its own seed in place of theirs."""
-    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     request: TrainRequest | None = None
     """What the user said, completed; None for an experiment that is made in Python."""
     recipe: Recipe | None = None
@@ -61,57 +171,64 @@ class Experiment:
         batches = self.images.batches(self.policy, config, self.device)
         return Training(self.make_model(seed), batches, config)
 
+    def test(self, model: nn.Module) -> Metrics:
+        """Loss and accuracy of a model on the test images."""
+        test = self.images.test
+        if isinstance(test, StreamedImages):
+            return evaluate_streamed(model, test)
+        return evaluate(model, test.images, test.labels)
+
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
-        training = self.training(0)
+        training, sample = self.training(0), self.images.sample
+        if training.outputs != len(sample.class_names):
+            raise ValueError(
+                f"model {self.model_name!r} has {training.outputs} outputs, but {sample.name} has "
+                f"{len(sample.class_names)} classes"
+            )
         fewest = min(training.batches.sizes) * self.config.copies // distributed.world_size()
         if fewest > 1:
             return
-        image = self.images.sample().images[:1].to(self.device)
-        if not trains_on_one(training.model, image):
+        try:
+            with torch.random.fork_rng(devices=()), torch.no_grad():
+                training.model.train()(sample.images[:1].to(self.device))
+        except ValueError as error:  # torch's own check of what batch norm gets
             raise ValueError(
-                f"--batch {self.config.batch}: of {self.images.facts()['train_images']:,} images "
+                f"--batch {self.config.batch}: of {len(training.batches.labels):,} images "
                 f"a step of one is left, and the batch norm of {self.model_name} cannot train on "
                 "one image of this size; give another --batch"
-            )
+            ) from error
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same but for their seeds, as config.json keeps it."""
-        images = {k: v for k, v in self.images.facts().items() if k not in NAMES}
+        """What makes two runs the same but for their seeds, as config.json keeps it.
+
+        Checksums tell images and policies apart, so both may have moved since the run began: the
+        places are those of the run in the request's folder, if there is one.
+        """
+        facts, request = self.facts(), None
+        if self.request is not None:
+            request, folder = self.request.to_json(), self.request.folder
+            known = read_config(folder) if (folder / CONFIG).exists() else {}
+            if known.get("kind") == KIND and known.get("request"):
+                request["places"] = known["request"]["places"]
         return {
             "kind": KIND,
-            "policy_sha256": policy_hash(self.policy),
+            "policy_sha256": facts["policy"]["sha256"],
             "model": self.model_name,
-            "train": settings_json(self.config),
-            "images": images,
-            "request": None if self.request is None else self.request.to_json(),
+            "train": facts["train"],
+            "images": {k: v for k, v in facts["images"].items() if k not in ("data", "test")},
+            "request": request,
         }
-
-    def identity_in(self, folder: Path) -> dict[str, Any]:
-        """`identity` with the places of the run in `folder`, if there is one.
-
-        Checksums tell images and policies apart, so both may have moved since the run began.
-        """
-        found = self.identity()
-        if found["request"] is not None and (folder / CONFIG).exists():
-            known = read_config(folder)
-            if known.get("kind") == KIND and known.get("request"):
-                found["request"]["places"] = known["request"]["places"]
-        return found
 
     def facts(self) -> dict[str, Any]:
         """What results.json says beside the seeds."""
         policy: dict[str, Any] = {"layers": self.policy.depth, "sha256": policy_hash(self.policy)}
         if self.request is not None:
-            spec = self.request.policy
-            policy |= {"name": spec.name, "defaults": spec.defaults}
-            policy |= {"first_layers": spec.first_layers}
-        train, images = settings_json(self.config), self.images.facts()
+            spec = to_plain(self.request.policy)
+            policy |= {name: spec[name] for name in ("name", "defaults", "first_layers")}
+        train, images = to_plain(self.config), self.images.facts()
+        del train["seed"]
         return {"policy": policy, "model": self.model_name, "train": train, "images": images}
-
-    def scan_record(self) -> dict[str, Any]:
-        """What a scan of all image files found; empty for images in memory."""
-        return self.images.scan_record() if isinstance(self.images, ImagesOnDisk) else {}
 
     def measured_rate(self) -> float | None:
         """Images a second of a short training now, not compiled: a long one on CUDA is faster.
@@ -119,9 +236,9 @@ class Experiment:
         On a CPU a batch of a large network may take minutes, and more memory than there is: a few
         images are tried first, and more of them while they take no time. None for images on disk.
         """
-        if not isinstance(self.images, ImagesInMemory):
+        train, model = self.images.train, self.make_model(0)
+        if isinstance(train, StreamedImages):
             return None
-        train, model = self.images.data.train, self.make_model(0)
         short = replace(self.config, epochs=2, warmup_epochs=0.0, compile=False, lr=0.0)
         steps, whole = 20, short.batch
         if self.device.type != "cuda":
@@ -135,6 +252,15 @@ class Experiment:
             if short.batch >= whole or record.seconds > LONG_ENOUGH:
                 return record.images / record.seconds
             short = replace(short, batch=min(whole, 4 * short.batch))
+
+
+def policy_hash(policy: Policy) -> str:
+    """The sha256 of a policy's content, whatever its description says."""
+    bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
+    return hashlib.sha256(dumps(bare).encode()).hexdigest()
+
+
+# From a request to an experiment
 
 
 def build_experiment(
@@ -156,35 +282,57 @@ def build_experiment(
     """
     recipe = None if request.recipe is None else find_recipe(request.recipe, request.data.data)
     request = _completed(request, recipe)
-    wanted = requested_settings(request, recipe)
+    wanted = request.config or requested_settings(recipe, request.given, request.changes)
     side = request.data.size or SMALL_SIDE  # until the images are there
     space = space_of([3, side, side])
     policy = load_requested_policy(request, wanted.epochs, space)  # refuses a wrong name at once
-    images = _images(request, device, policy, download, workers, scan, like)
-    if isinstance(images, ImagesOnDisk) and request.normalisation is None:
-        # for the record, and for seeds that join later
-        request = replace(request, normalisation=images.normalisation())
-    facts = images.facts()
-    if space_of(facts["shape"]) != space:
-        policy = load_requested_policy(request, wanted.epochs, space_of(facts["shape"]))
+    images = None
+    if like is not None and like.request is not None:
+        names = ("data", "test", "holdout", "stream")
+        if all(getattr(like.request, name) == getattr(request, name) for name in names):
+            images = like.images
+    if request.stream:
+        known = _scan_record(request.folder) if images is None else images.scan_record()
+        options = {"device": device, "workers": workers, "scan": scan}
+        images = stream_images(request.data, crop_for(policy), known, **options)
+    elif images is None:
+        where = request.data, request.test, request.holdout
+        images = read_images(*where, download=download, workers=workers or 0)
+    sample, shape = images.sample, list(images.sample.images.shape[1:])
+    if request.stream and request.normalisation is None:
+        # for the record, and for seeds that join later; rounded to what a sample can tell
+        mean, std = ([round(x, 4) for x in each] for each in channel_statistics(sample.images))
+        request = replace(request, normalisation=(tuple(mean), tuple(std)))
+    if space_of(shape) != space:
+        policy = load_requested_policy(request, wanted.epochs, space_of(shape))
     model = request.model or (recipe.model if recipe is not None else None)
-    if model is None:
-        model = default_model(images.sample().images, device)
-    passes = wanted.epochs * wanted.copies * facts["train_images"]
-    config = request.config or device_settings(wanted, request, device, passes)
-    make = partial(new_model, model, images, normalisation=request.normalisation)
-    return Experiment(images, policy, model, make, config, device, request, recipe)
+    model = model or default_model(sample.images, device)
+    if request.config is None:
+        named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
+        passes = wanted.epochs * wanted.copies * len(images.train.labels)
+        wanted = device_settings(wanted, named, device, passes, recipe=recipe is not None)
+    make = model_maker(model, sample, request.normalisation)
+    return Experiment(images, policy, model, make, wanted, device, request, recipe)
+
+
+def model_maker(
+    spec: str, images: LabelledImages, normalisation: Normalisation | None
+) -> Callable[[int], nn.Module]:
+    """A function from a seed to a fresh network with an output for each class.
+
+    Args:
+        normalisation: Mean and deviation of the channels; None takes those of the images.
+    """
+    classes = len(images.class_names)
+    if normalisation is None or is_custom(spec):
+        return partial(load_model, spec, images.images, classes)
+    mean, std = normalisation
+    return lambda seed: build_model(spec, classes, mean=mean, std=std, seed=seed)
 
 
 def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:
     """Whose ranges and defaults images of this shape (C, H, W) get."""
     return "imagenet" if max(shape[1:]) > SMALL_SIDE else "cifar"
-
-
-def policy_hash(policy: Policy) -> str:
-    """The sha256 of a policy's content, whatever its description says."""
-    bare = Policy(policy.table, schedule=[(p.epoch, p.stages) for p in policy.phases])
-    return hashlib.sha256(dumps(bare).encode()).hexdigest()
 
 
 def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
@@ -210,63 +358,6 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
     return replace(request, data=data, stream=bool(stream))
 
 
-# Settings
-
-
-def requested_settings(request: TrainRequest, recipe: Recipe | None) -> TrainConfig:
-    """The settings that were asked for; some may still depend on the device."""
-    if request.config is not None:
-        return request.config
-    base = TrainConfig(epochs=EPOCHS) if recipe is None else recipe.train
-    changes = parse_changes(request.changes, TrainConfig, without=("seed",))
-    if twice := sorted(changes.keys() & request.given.keys()):
-        raise ValueError(f"{twice[0]} is given twice: with its own option and with --set")
-    changes |= request.given
-    # a schedule and its milestones only make sense together
-    if changes.get("schedule") == "cosine":
-        changes.setdefault("milestones", ())
-    elif changes.get("milestones"):
-        changes.setdefault("schedule", "step")
-    _check_length(recipe, base, changes)
-    return replace(base, **changes)
-
-
-def _check_length(recipe: Recipe | None, base: TrainConfig, changes: Mapping[str, Any]) -> None:
-    """Refuse milestones that never come, and a warm-up of the recipe that leaves no time."""
-    epochs = changes.get("epochs", base.epochs)
-    if recipe is not None and "warmup_epochs" not in changes and epochs <= base.warmup_epochs:
-        raise ValueError(
-            f"the recipe's warm-up of {base.warmup_epochs:g} epochs leaves nothing of {epochs}; "
-            "add --warmup"
-        )
-    milestones = changes.get("milestones", base.milestones)
-    if late := [f"{m:g}" for m in milestones if m >= epochs]:
-        whose = "milestones" if "milestones" in changes else "the recipe's milestones"
-        raise ValueError(
-            f"{whose} {', '.join(late)} never come in {epochs} epochs; "
-            "add --set milestones=[EPOCH,...] or --set schedule=cosine"
-        )
-
-
-def device_settings(
-    config: TrainConfig, request: TrainRequest, device: torch.device, passes: int
-) -> TrainConfig:
-    """The settings with those that suit the device; a recipe has its own for CUDA.
-
-    Args:
-        passes: Images through the network in all epochs.
-    """
-    cuda = device.type == "cuda"
-    named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
-    choices: dict[str, Any] = {"precision": precision_on(device)}
-    if not cuda or request.recipe is None:
-        choices |= {"channels_last": cuda, "compile": cuda and passes >= WORTH_COMPILING}
-    return replace(config, **{name: v for name, v in choices.items() if name not in named})
-
-
-# Policy and images
-
-
 def load_requested_policy(
     request: TrainRequest, epochs: int, space: Literal["cifar", "imagenet"]
 ) -> Policy:
@@ -284,56 +375,13 @@ def load_requested_policy(
     return compared_policy(spec.name, defaults=spec.defaults, first_layers=spec.first_layers, **how)
 
 
-def _images(
-    request: TrainRequest,
-    device: torch.device,
-    policy: Policy,
-    download: bool,
-    workers: int | None,
-    scan: bool,
-    like: Experiment | None,
-) -> ExperimentImages:
-    """The images of a request; those of another experiment where they are the same in memory."""
-    if like is not None and (like.request is None or not _same_images(like.request, request)):
-        like = None
-    if not request.stream:
-        return like.images if like is not None else _in_memory(request, download, workers or 0)
-    known = read_scan_record(request.folder) if like is None else like.scan_record()
-    spec = request.data
-    assert spec.data is not None  # `_completed` has checked the folder
-    assert spec.size is not None
-    folder = partial(
-        StreamedImages,
-        spec.data,
-        spec.size,
-        device=device,
-        workers=workers,
-        scan=scan,
-        on_bad_image=spec.on_bad_image,
-        outside_links=spec.outside_links,
-        reading=spec.reading,
-    )
-    train = folder(train=True, crop=crop_for(policy), known=known.get("train"))
-    test = folder(train=False, known=known.get("test"))
-    return ImagesOnDisk(train, test, Path(spec.data).resolve().name)
+def _scan_record(folder: Path) -> dict[str, Any]:
+    """What a scan of the run's image files found before, in all processes; empty without one."""
 
-
-def _same_images(one: TrainRequest, other: TrainRequest) -> bool:
-    return all(
-        getattr(one, name) == getattr(other, name) for name in ("data", "test", "holdout", "stream")
-    )
-
-
-def _in_memory(request: TrainRequest, download: bool, workers: int) -> ImagesInMemory:
-    """All images, read; one process downloads them, the others find them."""
-
-    def load() -> TrainTest:
+    def read() -> dict[str, Any]:
         try:
-            return request.data.load_train_and_test(
-                test=request.test, holdout=request.holdout, download=download
-            )
-        except MemoryError as error:
-            raise MemoryError(f"{error}; or read them from disk with --stream") from error
+            return dict(read_json(folder / SCANS))
+        except (OSError, ValueError):  # none, or a damaged one: then the files are scanned again
+            return {}
 
-    fetched = run_on_main(load) if download else None
-    return ImagesInMemory(load() if fetched is None else fetched, workers=workers)
+    return distributed.broadcast(run_on_main(read)) or {}

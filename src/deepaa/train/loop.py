@@ -1,21 +1,24 @@
-"""A plain training loop: uint8 images on the device, augmented many batches ahead."""
+"""The training loop of one network, of several that take turns, and the test of a network."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from deepaa import distributed
-from deepaa.models import unwrap_compiled
+from deepaa.data import StreamedImages
+from deepaa.models import checked_outputs, unwrap_compiled
 from deepaa.ops import hash_int
-from deepaa.train.batches import Batches
+from deepaa.train.batches import Batches, check_data
 from deepaa.train.config import TrainConfig, learning_rate
-from deepaa.train.evaluation import check_model
 from deepaa.train.step import LOSS, NORM, RIGHT, Randomness, make_step
 
 CHECK_STEPS = 64
@@ -57,7 +60,8 @@ class Training:
         self.model = unwrap_compiled(model).to(batches.device)
         self.batches, self.config, self.device = batches, config, batches.device
         blank = torch.zeros(1, *batches.image_shape, dtype=torch.uint8, device=self.device)
-        check_model(self.model, blank, batches.labels)
+        self.outputs = check_model(self.model, blank, batches.labels)
+        """How many outputs the network has."""
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
         self._step = make_step(self.model, config, self.device, shared=batches.shared)
@@ -75,16 +79,15 @@ class Training:
 
     def train_epoch(self) -> EpochRecord:
         """Train one epoch."""
-        steps = self.steps()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                record: EpochRecord = end.value
-                return record
+        *_, record = self.steps()
+        assert record is not None
+        return record
 
-    def steps(self) -> Generator[None, None, EpochRecord]:
-        """One epoch that pauses after each step it has started, for trainings that take turns."""
+    def steps(self) -> Iterator[EpochRecord | None]:
+        """One epoch that pauses after each step it has started, for trainings that take turns.
+
+        Yields None for each step, and the record of the epoch at the end.
+        """
         self._require_whole()
         self._whole = False  # until the epoch ends; an exception leaves weights of no epoch
         begin = time.perf_counter()
@@ -102,20 +105,17 @@ class Training:
                 stats[:, step] = self._step(images, labels, rate, rows)
             if (step + 1) % CHECK_STEPS == 0:
                 self._check_finite(stats)
-            yield
-        return self._end_epoch(self._check_finite(stats), begin)
+            yield None
+        yield self._end_epoch(self._check_finite(stats), begin)
 
     def _end_epoch(self, stats: Tensor, begin: float) -> EpochRecord:
         sizes = self.batches.sizes
         rows = sum(sizes) * self.config.copies
         shares = torch.tensor(sizes, device=self.device).double() / sum(sizes)
-        loss, accuracy = (
-            float(stats[LOSS].double() @ shares),
-            float(stats[RIGHT].double().sum()),
-        )
+        loss, right = float(stats[LOSS].double() @ shares), float(stats[RIGHT].double().sum())
         lr = learning_rate(self.config, self.epoch + 0.5 / len(sizes))
         seconds = time.perf_counter() - begin
-        record = EpochRecord(self.epoch, loss, accuracy / rows, lr, seconds, rows)
+        record = EpochRecord(self.epoch, loss, right / rows, lr, seconds, rows)
         self.epoch += 1
         self._whole = True
         return record
@@ -143,18 +143,9 @@ class Training:
     # Checkpoints
 
     def state(self) -> dict[str, Tensor]:
-        """Everything a resumed training needs, as copies on the CPU: weights, momentum, epoch."""
+        """All that a resumed training needs, as copies on the device: weights, momentum, epoch."""
         self._require_whole()
-        copies = {
-            name: t.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
-            for name, t in self._tensors().items()
-        }
-        return {**copies, "epoch": torch.tensor(self.epoch)}
-
-    def snapshot(self) -> dict[str, Tensor]:
-        """`state` as copies where the network is: quick, for states that are seldom saved."""
-        self._require_whole()
-        copies = {name: t.detach().clone() for name, t in self._tensors().items()}
+        copies = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
         return {**copies, "epoch": torch.tensor(self.epoch)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -163,7 +154,10 @@ class Training:
         if not 0 <= epoch <= self.config.epochs:
             raise ValueError(f"state of epoch {epoch}; this training has {self.config.epochs}")
         tensors = self._tensors()
-        _check_state(state, tensors)
+        found, expected = _kinds(state), _kinds({**tensors, "epoch": state["epoch"]})
+        if wrong := sorted(n for n in {**found, **expected} if found.get(n) != expected.get(n)):
+            kinds = found.get(wrong[0], "not there"), expected.get(wrong[0], "none")
+            raise ValueError(f"the state's {wrong[0]} is {kinds[0]}, expected {kinds[1]}")
         with torch.no_grad():
             for name, tensor in tensors.items():
                 tensor.copy_(state[name])
@@ -172,7 +166,7 @@ class Training:
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors that training changes, by name."""
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        memory = self._step.momentum()
+        memory = self._step.optimizer.momentum
         momentum = {
             f"momentum.{name}": memory[parameter]
             for name, parameter in self.model.named_parameters()
@@ -189,28 +183,26 @@ class Training:
 
 
 Outcome = EpochRecord | FloatingPointError | None
-"""Of one more epoch: what it did, why it failed, or None where none was left."""
+"""What one more epoch did, why it failed, or None where none was left."""
 
 
 def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
     """Train several networks in turns, step by step; yields when each has done one more epoch.
 
     On CUDA each has a stream of its own, so that small networks fill the device together. Each ends
-    as if it were alone: one whose loss is no number ends there, and the others go on.
+    as if it were alone: one whose loss is not a number ends there, and the others go on.
     """
-    streams = [_own_stream(training.device) for training in trainings]
+    streams = [
+        torch.cuda.Stream(each.device) if each.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        for each in trainings
+    ]
     failed: set[int] = set()
-
-    def left() -> list[int]:
-        return [
-            place
-            for place, training in enumerate(trainings)
-            if place not in failed and training.epoch < training.config.epochs
-        ]
-
-    while places := left():
-        records: list[Outcome] = [None] * len(trainings)
-        running = {place: trainings[place].steps() for place in places}
+    while running := {
+        place: training.steps()
+        for place, training in enumerate(trainings)
+        if place not in failed and training.epoch < training.config.epochs
+    }:
+        outcomes: list[Outcome] = [None] * len(trainings)
         for stream in filter(None, streams):  # weights may have been written since
             stream.wait_stream(torch.cuda.current_stream(stream.device))
         fresh = set(running)
@@ -219,35 +211,109 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
                 own = streams[place]
                 try:
                     with torch.cuda.stream(own):
-                        next(steps)
-                except StopIteration as end:  # the epoch's last look has waited for the device
-                    records[place] = end.value
-                    del running[place]
+                        outcomes[place] = next(steps)  # the last has waited for the device
                 except FloatingPointError as error:
-                    records[place] = error
+                    outcomes[place] = error
                     failed.add(place)
+                if outcomes[place] is not None:
                     del running[place]
                 if own is not None and place in fresh:
                     own.synchronize()  # the others use the policy's tables that it has sent
                     fresh.discard(place)
-        yield records
+        yield outcomes
 
 
-def _own_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream of its own; None where there are none."""
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    return {name: f"{t.dtype} {tuple(t.shape)}" for name, t in tensors.items()}
 
 
-def _check_state(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    missing = sorted(expected.keys() - state.keys())
-    surplus = sorted(state.keys() - expected.keys() - {"epoch"})
-    if missing or surplus:
-        raise ValueError(f"the state lacks {missing[:3] or 'nothing'}, has {surplus[:3]} too much")
-    for name, target in expected.items():
-        if state[name].shape != target.shape or state[name].dtype != target.dtype:
-            raise ValueError(
-                f"the state's {name} is {state[name].dtype} {tuple(state[name].shape)}, expected "
-                f"{target.dtype} {tuple(target.shape)}"
-            )
+# The test of a network
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """How a network does on a set of images."""
+
+    loss: float
+    """Mean cross entropy."""
+    accuracy: float
+    """Share of the images classified right."""
+    count: int
+    class_accuracy: tuple[float | None, ...]
+    """The accuracy on each class of the outputs; None for a class without images."""
+
+
+def evaluate(model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512) -> Metrics:
+    """Loss and accuracy on uint8 `images` in eval mode, on the model's device.
+
+    The model's modules get their modes back.
+    """
+    check_data(images, labels)
+    if batch < 1:
+        raise ValueError(f"batch should be at least 1, got {batch}")
+    starts = range(0, len(images), batch)
+    parts = ((images[i : i + batch], labels[i : i + batch]) for i in starts)
+    return evaluate_batches(model, parts, labels)
+
+
+def evaluate_batches(
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], labels: Tensor
+) -> Metrics:
+    """`evaluate` on batches of any source; the device is waited for once, at the end.
+
+    Args:
+        batches: Images and their labels.
+        labels: (N,) of all of them, to see first whether the model has outputs for each.
+    """
+    device = next((tensor.device for tensor in model.state_dict().values()), labels.device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+    right = loss_sum.new_zeros(0)
+    with _eval_mode(model), torch.no_grad():
+        for number, (some, truth) in enumerate(batches):
+            images, truth = some.to(device), truth.to(device)
+            if number == 0:
+                right = loss_sum.new_zeros(check_model(model, images[:1], labels))
+            logits = model(images).float()
+            loss_sum += F.cross_entropy(logits, truth, reduction="sum").double()
+            right.index_add_(0, truth, (logits.argmax(1) == truth).double())
+    hits, counts = right.tolist(), labels.bincount(minlength=len(right)).tolist()
+    by_class = tuple(n / of if of else None for n, of in zip(hits, counts, strict=True))
+    n = len(labels)
+    return Metrics(float(loss_sum) / n, sum(hits) / n, n, by_class)
+
+
+def evaluate_streamed(model: nn.Module, images: StreamedImages, *, batch: int = 256) -> Metrics:
+    """Loss and accuracy on all images, in eval mode; `images` go to the model's device."""
+    parts = ((part.images, part.labels) for part in images.batches(0, batch))
+    return evaluate_batches(model, parts, images.labels)
+
+
+def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
+    """The number of outputs of a model that can take the images and has enough for the labels.
+
+    Args:
+        image: One, uint8 (1, C, H, W), on the model's device.
+    """
+    with _eval_mode(model), torch.no_grad():
+        logits = checked_outputs(model, image)
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        got = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"the model should return logits (N, classes), got {got}")
+    outside = sorted(set(labels[(labels < 0) | (labels >= logits.shape[1])].tolist()))
+    if outside:
+        raise ValueError(
+            f"labels should be in 0..{logits.shape[1] - 1}, the model's outputs; got "
+            f"{', '.join(map(str, outside[:5]))}{', ...' if len(outside) > 5 else ''}"
+        )
+    return int(logits.shape[1])
+
+
+@contextmanager
+def _eval_mode(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

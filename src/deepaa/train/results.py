@@ -1,15 +1,15 @@
-"""Results of several seeds: mean, confidence interval, and the file that keeps them."""
+"""Results of several seeds: what the history of their run says, and the file with their mean."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from deepaa.runs import read_json
+from deepaa.train.loop import EpochRecord
 
 FORMAT, VERSION = "deepaa-results", 1
 RESULTS = "results.json"
@@ -28,15 +28,15 @@ class SeedResult(NamedTuple):
     """Mean cross entropy on the test images."""
     epochs: int
     seconds: float
-    """Of training, over all processes that worked at it."""
+    """Seconds of training, added up over all calls that worked at it."""
     images_per_second: float
-    """In the median epoch: starting up is left out."""
+    """Images per second in the median epoch, which leaves out starting up."""
     parallel: int
     """Networks that were trained at once on the device."""
     device: str
     torch: str
     processes: int = 1
-    """That split each batch; batch norm sees the share of one."""
+    """Processes that split each batch; batch norm sees the share of one."""
     other_processes: list[int] | None = None
     """Other numbers of them that did some of its epochs, before a stop; None for none."""
     class_accuracy: list[float | None] | None = None
@@ -44,12 +44,43 @@ class SeedResult(NamedTuple):
 
 
 class SeedFailure(NamedTuple):
-    """A training without a result, because a loss was no number."""
+    """A training without a result, because a loss was not a number."""
 
     seed: int
     epoch: int
     """The one it failed in, counted from 0; the number of all where the test failed."""
     reason: str
+
+
+class SeedHistory:
+    """What the history of a run says of its seeds."""
+
+    def __init__(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the records of `Run.history` in their order."""
+        self.epochs: dict[int, list[EpochRecord]] = {}
+        """The epochs of each seed; one that is trained again after a failure begins anew."""
+        self.results: list[SeedResult] = []
+        self.failures: list[SeedFailure] = []
+        """The seeds that failed and were not asked for again."""
+        for record in history:
+            self.add(**record)
+
+    def add(self, kind: str, seed: int, **fields: Any) -> None:
+        """Take in one more record."""
+        if kind == "epoch":
+            self.epochs.setdefault(seed, []).append(EpochRecord(**fields))
+        elif kind == "seed":
+            self.results.append(SeedResult(seed, **fields))
+        elif kind == "failed":
+            self.failures.append(SeedFailure(seed, **fields))
+        elif kind == "again":  # it begins anew
+            self.failures[:] = [failure for failure in self.failures if failure.seed != seed]
+            self.epochs.pop(seed, None)
+
+    @property
+    def done(self) -> set[int]:
+        """The seeds that are not trained any more."""
+        return {r.seed for r in self.results} | {f.seed for f in self.failures}
 
 
 class Summary(NamedTuple):
@@ -65,8 +96,6 @@ class Summary(NamedTuple):
 
 def summary(values: Sequence[float]) -> Summary:
     """Mean, deviation and confidence interval of at least one value."""
-    if not values:
-        raise ValueError("there are no values to summarise")
     n, mean = len(values), fmean(values)
     if n < 2:
         return Summary(n, mean, None, None)
@@ -74,11 +103,8 @@ def summary(values: Sequence[float]) -> Summary:
     return Summary(n, mean, deviation, t_quantile(CONFIDENCE, n - 1) * deviation / math.sqrt(n))
 
 
-@lru_cache(maxsize=256)
 def t_quantile(confidence: float, freedom: int) -> float:
     """The t with P(|T| < t) = `confidence` for Student's T with `freedom` degrees of freedom."""
-    if freedom < 1 or not 0 <= confidence < 1:
-        raise ValueError(f"no quantile at {confidence} for {freedom} degrees of freedom")
     low, high = 0.0, math.pi / 2
     for _ in range(200):  # halving until nothing lies between
         middle = (low + high) / 2
@@ -105,14 +131,11 @@ def _within(angle: float, freedom: int) -> float:
 def document(
     results: Iterable[SeedResult], facts: Mapping[str, Any], failures: Iterable[SeedFailure] = ()
 ) -> dict[str, Any]:
-    """The content of results.json: the facts, every seed, and their summary; no seed twice.
+    """The content of results.json: the facts, every seed, and their summary.
 
     Seeds that failed are listed, and are no part of the summary.
     """
     seeds, failed = sorted(results), sorted(failures)
-    numbers = [result.seed for result in seeds] + [failure.seed for failure in failed]
-    if len(set(numbers)) != len(numbers):
-        raise ValueError(f"a seed counts once, got {numbers}")
     found = summary([result.accuracy for result in seeds]) if seeds else None
     accuracy = None if found is None else {**found._asdict(), "confidence": CONFIDENCE}
     return {

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.sgd import sgd
 
 from deepaa.train.config import TrainConfig
-from deepaa.train.optimizer import Sgd
 
 WARM_UP = 3
 LOSS, NORM, RIGHT = range(3)
@@ -26,6 +26,69 @@ LOSS, NORM, RIGHT = range(3)
 TUNED = {"coordinate_descent_tuning": True, "combo_kernels": True}
 """Options with which the compiler tunes its kernels for longer."""
 _LOGGER = logging.getLogger(__name__)
+
+
+class Sgd:
+    """SGD by torch's kernels on all weights that can be trained, its momentum starting from zero.
+
+    `torch.optim.SGD` does the same, but loads torch's compiler when it is made: two seconds of
+    every start.
+    """
+
+    rate: float | Tensor
+    """The learning rate; on CUDA a tensor, which a graph can read."""
+
+    def __init__(self, model: nn.Module, config: TrainConfig, device: torch.device) -> None:
+        """Nothing is changed before the first step."""
+        trained = [p for p in model.parameters() if p.requires_grad]
+        if not trained:
+            raise ValueError("the model has no weights that can be trained")
+        # weights of normalisation and biases are those with one dimension
+        free = [p for p in trained if p.ndim <= 1 and not config.decay_norm]
+        decayed = [p for p in trained if p.ndim > 1 or config.decay_norm]
+        groups = [(decayed, config.weight_decay), (free, 0.0)]
+        self._groups = [group for group in groups if group[0]]
+        self.weights = decayed + free
+        self._config = config
+        self._fused = device.type == "cuda"  # one launch for all weights
+        self.rate = float(config.lr)
+        if self._fused:
+            self.rate = torch.tensor(self.rate, device=device)
+        # zero is what momentum would start from; so every state has the same names
+        self.momentum: dict[Tensor, Tensor] = {}
+        if config.momentum:
+            self.momentum = {p: torch.zeros_like(p) for p in self.weights}
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps, without waiting for the device."""
+        if isinstance(self.rate, Tensor):
+            self.rate.fill_(rate)
+        else:
+            self.rate = rate
+
+    def zero_grad(self) -> None:
+        """Drop all gradients, so that the next are not added to them."""
+        for p in self.weights:
+            p.grad = None
+
+    def step(self) -> None:
+        """Update all weights that have a gradient."""
+        for weights, decay in self._groups:
+            moved = [p for p in weights if p.grad is not None]
+            gradients = [p.grad for p in moved if p.grad is not None]
+            with torch.no_grad():
+                sgd(
+                    list[Tensor](moved),
+                    gradients,
+                    [self.momentum[p] for p in moved if p in self.momentum],
+                    fused=self._fused,
+                    weight_decay=decay,
+                    momentum=self._config.momentum,
+                    lr=self.rate,
+                    dampening=0.0,
+                    nesterov=self._config.nesterov,
+                    maximize=False,
+                )
 
 
 class Step:
@@ -95,46 +158,31 @@ class Step:
             return nn.utils.clip_grad_norm_(parameters, self.config.clip)
         return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
-    def momentum(self) -> dict[Tensor, Tensor]:
-        """The momentum buffer of each weight; empty without momentum."""
-        return self.optimizer.momentum
 
-
-class RecordedStep:
-    """A step that is recorded at the first batch and replayed for all of its shape.
+class RecordedStep(Step):
+    """A step on CUDA that is recorded at the first batch and replayed for all of its shape.
 
     The recording leaves no trace: weights, statistics, momentum and generators are put back.
-    Hooks in Python run during the recording alone. Batches of another shape take the plain step.
+    Hooks in Python run during the recording alone. Batches of another shape take the plain step,
+    and so does a network that cannot be recorded, unless the settings ask for a graph.
     """
 
-    def __init__(self, step: Step, *, must: bool) -> None:
-        """Nothing is recorded before the first batch.
-
-        Args:
-            must: Whether a network that cannot be recorded is an error, rather than a reason to
-                start its operations one by one.
-        """
-        self.step, self._must = step, must
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._failed = False
+    _graph: torch.cuda.CUDAGraph | None = None
+    _failed = False
 
     def __call__(self, images: Tensor, labels: Tensor, rate: float, total: int) -> Tensor:
         """See `Step.__call__`."""
-        with torch.cuda.device(self.step.device):
+        with torch.cuda.device(self.device):
             if self._graph is None and not self._failed:
-                self.step.optimizer.set_rate(rate)
+                self.optimizer.set_rate(rate)
                 self._try_to_record(images, labels)
             if self._graph is None or images.shape != self._images.shape:
-                return self.step(images, labels, rate, total)
+                return super().__call__(images, labels, rate, total)
             self._images.copy_(images)
             self._labels.copy_(labels)
-            self.step.optimizer.set_rate(rate)
+            self.optimizer.set_rate(rate)
             self._graph.replay()
             return self._outcome
-
-    def momentum(self) -> dict[Tensor, Tensor]:
-        """See `Step.momentum`."""
-        return self.step.momentum()
 
     def _try_to_record(self, images: Tensor, labels: Tensor) -> None:
         try:
@@ -142,15 +190,15 @@ class RecordedStep:
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            if self._must:
+            if self.config.graph:
                 raise
             self._failed = True
-            _renew_generator(self.step.device)
+            _renew_generator(self.device)
             reason = str(error).strip().split("\n")[0]
             _LOGGER.warning("the step cannot be recorded as a CUDA graph (%s): slower", reason)
 
     def _record(self, images: Tensor, labels: Tensor) -> None:
-        last = self.step.config.channels_last
+        last = self.config.channels_last
         layout = torch.channels_last if last else torch.contiguous_format
         self._images = torch.empty_like(images, memory_format=layout).copy_(images)
         self._labels = labels.clone()
@@ -158,30 +206,22 @@ class RecordedStep:
         # a stream of its own: libraries keep one workspace per stream, and graphs may run together
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         arguments = self._images, self._labels, len(images)
-        with _restored(self.step), _cudnn_benchmark(self.step.config.compile):
+        with _restored(self):
             stream.wait_stream(torch.cuda.current_stream())  # for the copies that are put back too
             try:
                 with torch.cuda.stream(stream):  # compiles, and has libraries choose algorithms
                     for _ in range(WARM_UP):
-                        self.step.run(*arguments)
+                        self.run(*arguments)
             finally:  # steps before an error may still be writing what is put back
                 torch.cuda.current_stream().wait_stream(stream)
-            self.step.optimizer.zero_grad()  # the graph owns its gradients
-            self._outcome = self._captured(graph, stream, arguments)
+            self.optimizer.zero_grad()  # the graph owns its gradients
+            current = torch.cuda.current_stream()
+            try:
+                with torch.cuda.graph(graph, stream=stream):
+                    self._outcome = self.run(*arguments)
+            finally:
+                torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
         self._graph = graph
-
-    def _captured(
-        self,
-        graph: torch.cuda.CUDAGraph,
-        stream: torch.cuda.Stream,
-        arguments: tuple[Tensor, Tensor, int],
-    ) -> Tensor:
-        current = torch.cuda.current_stream()
-        try:
-            with torch.cuda.graph(graph, stream=stream):
-                return self.step.run(*arguments)
-        finally:
-            torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
 
 
 def _hopper_convolutions(
@@ -205,15 +245,14 @@ def _hopper_convolutions(
 
 def make_step(
     model: nn.Module, config: TrainConfig, device: torch.device, *, shared: bool = False
-) -> Step | RecordedStep:
+) -> Step:
     """The step that the settings ask for on this device."""
     possible = device.type == "cuda" and not shared
     if config.graph and not possible:
         reason = "several processes share a batch" if shared else f"the device is {device.type}"
         raise ValueError(f"graph: a step cannot be recorded where {reason}; leave graph unset")
-    step = Step(model, config, device, shared=shared)
     wanted = possible if config.graph is None else config.graph
-    return RecordedStep(step, must=bool(config.graph)) if wanted else step
+    return (RecordedStep if wanted else Step)(model, config, device, shared=shared)
 
 
 def _all_reduce(gradients: list[Tensor]) -> None:
@@ -230,30 +269,24 @@ def _all_reduce(gradients: list[Tensor]) -> None:
 
 @contextmanager
 def _restored(step: Step) -> Iterator[None]:
-    """Restore weights, statistics, momentum and generators when the context ends."""
-    model, momentum = step.model, step.momentum().values()
+    """Restore weights, statistics, momentum and generators when the context ends.
+
+    Meanwhile cuDNN times its algorithms for a compiled network, which pays in long trainings.
+    """
+    model, momentum = step.model, step.optimizer.momentum.values()
     places = [t.detach() for t in (*model.parameters(), *model.buffers(), *momentum)]
     kept = [place.clone() for place in places]
     generator = torch.cuda.get_rng_state(step.device)
-    cpu = torch.get_rng_state()
+    cpu, benchmark = torch.get_rng_state(), torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = step.config.compile or benchmark
     try:
         yield
     finally:
+        torch.backends.cudnn.benchmark = benchmark
         for place, value in zip(places, kept, strict=True):
             place.copy_(value)
         torch.cuda.set_rng_state(generator, step.device)
         torch.set_rng_state(cpu)
-
-
-@contextmanager
-def _cudnn_benchmark(wanted: bool) -> Iterator[None]:
-    """Let cuDNN time its algorithms, which takes seconds and pays in long trainings."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = wanted or before
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 # Randomness

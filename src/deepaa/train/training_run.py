@@ -11,32 +11,117 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import zip_longest
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from deepaa import distributed
 from deepaa.distributed import run_on_main
-from deepaa.runs import Run, StopAskedError, part_of, to_bytes, write_file
+from deepaa.runs import (
+    Run,
+    RunError,
+    StopAskedError,
+    part_of,
+    read_history,
+    read_json,
+    to_bytes,
+    write_file,
+)
 from deepaa.train.experiment import Experiment
-from deepaa.train.loop import EpochRecord, Outcome, Training, train_together
-from deepaa.train.results import RESULTS, SeedFailure, SeedResult, document
-from deepaa.train.seeds import failures_in, results_in
+from deepaa.train.loop import EpochRecord, Training, train_together
+from deepaa.train.results import RESULTS, SeedFailure, SeedHistory, SeedResult, document
+
+SEEDS = "seeds.json"
+FAILED = "failed-{}.safetensors"
+"""The file in the run folder that gets the last good state of a seed that failed."""
+LARGEST_SEED = 2**63 - 1
+"""The largest seed that torch and a key of 64 bits take."""
 
 _LOGGER = logging.getLogger(__name__)
-
-
-def failed_name(seed: int) -> str:
-    """The file in the run folder that gets the last good state of a seed that failed."""
-    return f"failed-{seed}.safetensors"
 
 
 def weights_name(seed: int | str) -> str:
     """The file in the run folder that gets the network of a seed after its last epoch."""
     return f"weights-{seed}.safetensors"
+
+
+@dataclass(frozen=True)
+class SeedRequest:
+    """The seeds that a call wants to add to a run."""
+
+    count: int | None = None
+    """So many seeds that the run does not have. None is one where it would have none to train."""
+    given: tuple[int, ...] = ()
+    """Seeds by number; those that failed are trained again."""
+    resume: bool = False
+    """Whether seeds that were asked for before may still be unfinished."""
+
+    def check(self) -> None:
+        """Refuse seeds that no run could take."""
+        for seed in self.given:
+            _check_range(seed)
+            if self.given.count(seed) > 1:
+                raise ValueError(f"seed {seed} would be trained twice: give it once")
+
+    def add_to(self, run: Run | None) -> list[int]:
+        """All seeds that the run of the main process then has, in every process.
+
+        The file seeds.json keeps them.
+        """
+
+        def add() -> list[int]:
+            assert run is not None  # the main process has it
+            seeds, failed = self._all_seeds(run.folder, SeedHistory(run.history()))
+            run.write_json(SEEDS, {"asked": seeds})
+            if failed and (saved := run.latest()):  # on disk at once, for a stop may come any time
+                for seed in failed:
+                    run.log({"kind": "again", "seed": seed})
+                run.save(saved.tensors, saved.position)
+            return seeds
+
+        return distributed.broadcast(run_on_main(add)) or []
+
+    def preview(self, folder: Path) -> list[int]:
+        """The seeds that a call would train in a folder, which is only looked at."""
+        history = SeedHistory(read_history(folder))
+        seeds, failed = self._all_seeds(folder, history)
+        return [seed for seed in seeds if seed not in history.done or seed in failed]
+
+    def _all_seeds(self, folder: Path, history: SeedHistory) -> tuple[list[int], list[int]]:
+        """All seeds of the run with these, and those of them that failed and are given."""
+        self.check()
+        path = folder / SEEDS
+        asked = read_json(path)["asked"] if path.exists() else []
+        known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
+        failed = [failure.seed for failure in history.failures if failure.seed in self.given]
+        if repeated := sorted(s for s in self.given if s in known and s not in failed):
+            raise RunError(
+                f"{folder}: seed {repeated[0]} would be trained twice; the run has "
+                f"{', '.join(map(str, known))}: give others, or --seeds for new ones"
+            )
+        left = [seed for seed in known if seed not in history.done]
+        if left and not self.resume:
+            raise RunError(
+                f"{folder}: {'seed' if len(left) == 1 else 'seeds'} {', '.join(map(str, left))} "
+                f"not finished; go on with: deepaa train --resume {folder}"
+            )
+        count = self.count or 0
+        if self.count is None and not self.given and not (self.resume and known):
+            count = 1  # a run that goes on may have been killed before it knew its seeds
+        after = max([-1, *known, *self.given]) + 1
+        new = [*(seed for seed in self.given if seed not in known), *range(after, after + count)]
+        for seed in new:
+            _check_range(seed)
+        return known + new, failed
+
+
+def _check_range(seed: int) -> None:
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"--seed should be in 0..{LARGEST_SEED}, got {seed}")
 
 
 class SeedEpoch(NamedTuple):
@@ -50,14 +135,13 @@ SeedEvent = SeedEpoch | SeedResult | SeedFailure
 
 
 class TrainingRun:
-    """The training of several seeds of an experiment: iterate for their epochs and results."""
+    """The seeds of an experiment in one run folder; `train_side_by_side` trains them."""
 
     def __init__(
         self,
         experiment: Experiment,
         seeds: Sequence[int],
         *,
-        parallel: int = 1,
         run: Run | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
@@ -66,60 +150,41 @@ class TrainingRun:
 
         Args:
             seeds: All that the run should have in the end; those it has are not trained again.
-            parallel: Networks trained at once on the device.
             run: Where records, checkpoints and results go, in the main process; None keeps nothing.
-            stop: Asked often; once it says yes, the iteration saves and ends with `stopped` true.
+            stop: Asked often; once it says yes, the training saves and ends with `stopped` true.
         """
-        if parallel < 1:
-            raise ValueError(f"parallel should be at least 1, got {parallel}")
         if len(set(seeds)) != len(seeds):
             raise ValueError(f"a seed is trained once, got {', '.join(map(str, seeds))}")
-        self.experiment, self.seeds = experiment, list(seeds)
-        self.parallel, self.checkpoint_seconds = parallel, checkpoint_seconds
+        self.experiment, self.seeds, self.checkpoint_seconds = experiment, seeds, checkpoint_seconds
         self.run = run if distributed.is_main() else None
-        self.stopped = False
-        self._stop = stop
-        self._saved_at = time.monotonic()
+        self.stopped, self._stop = False, stop
         self._at_work: dict[int, Training] = {}
-        self._unsaved: tuple[list[int], dict[str, Tensor]] | None = None
-        self._resume()
-
-    def _resume(self) -> None:
         saved = None if self.run is None else self.run.latest()
-        history = [] if self.run is None else self.run.history()
-        position: Mapping[str, Any] = {} if saved is None else saved.position
-        group, state = position.get("seeds", []), {} if saved is None else saved.tensors
-        shared = position.get("processes", [])
-        self._processes: dict[int, list[int]]
-        self._group, self._state, history, self._processes = distributed.broadcast(
-            (group, state, history, dict(zip(group, shared, strict=True)))
-        )
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
-        self.results = results_in(history)
-        """Of the seeds that are done, in the order in which they ended."""
-        self.failures = failures_in(history)
-        """Of the seeds whose loss was no number."""
-        self._times: dict[int, list[tuple[float, int]]] = {}
-        for record in history:
-            if record["kind"] == "epoch":
-                self._times.setdefault(record["seed"], []).append(
-                    (record["seconds"], record["images"])
-                )
-            elif record["kind"] == "failed":  # if it is trained again, it begins anew
-                self._times.pop(record["seed"], None)
+        history = [] if self.run is None else self.run.history()
+        begun: Mapping[str, Any] = {"seeds": [], "processes": []}
+        begun, tensors = (begun, {}) if saved is None else (saved.position, saved.tensors)
+        history, begun, tensors = distributed.broadcast((history, begun, tensors))
+        self._states = {seed: part_of(tensors, f"{seed}.") for seed in begun["seeds"]}
+        """The state after the newest epoch of each seed that was begun and is not done."""
+        self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
+        """Numbers of processes that shared the batches of each seed."""
+        self.history = SeedHistory(history)
+        self.results, self.failures = self.history.results, self.history.failures
+        """The seeds that are done, in the order in which they ended, and those that failed."""
+        self._is_saved, self._saved_at = True, time.monotonic()
 
     @property
     def pending(self) -> list[int]:
         """Seeds that are not done."""
-        done = {result.seed for result in self.results}
-        done |= {failure.seed for failure in self.failures}
+        done = self.history.done
         return [seed for seed in self.seeds if seed not in done]
 
     @property
     def begun(self) -> list[int]:
         """Seeds that were being trained when the run was left, and are not at work again."""
-        return [seed for seed in self._group if seed in self.pending]
+        return [s for s in self._states if s in self.pending and s not in self._at_work]
 
     @property
     def processes(self) -> set[int]:
@@ -129,170 +194,106 @@ class TrainingRun:
             found |= {result.processes, *(result.other_processes or ())}
         return found
 
-    def __iter__(self) -> Iterator[SeedEvent]:
-        """Train the seeds that are left; events as they come."""
-        for _, event in train_side_by_side([self], self.parallel):
-            yield event
+    def begin(self, seed: int) -> Training:
+        """The training of a seed, at the epoch where it was left."""
+        training = self.experiment.training(seed)
+        training.before_step = self.raise_if_stopped
+        if seed in self._states:
+            training.load_state(self._states[seed])
+        elif self.run is not None:  # what is left where it failed before
+            (self.run.folder / FAILED.format(seed)).unlink(missing_ok=True)
+        self._processes[seed] = sorted({*self._processes.get(seed, ()), distributed.world_size()})
+        self._at_work[seed] = training
+        return training
 
-    # What `train_side_by_side` asks for
+    def record(self, seed: int, outcome: EpochRecord | FloatingPointError) -> SeedEvent:
+        """Log what an epoch of a seed at work did, or why it failed."""
+        if isinstance(outcome, FloatingPointError):
+            return self._fail(seed, outcome)
+        state = {} if self.run is None else self._at_work[seed].state()
+        self._log("epoch", {"seed": seed, **outcome._asdict()})
+        self._states[seed] = state
+        return SeedEpoch(seed, outcome)
 
-    def begin(self, group: Sequence[int]) -> list[Training]:
-        """The trainings of these seeds, at the epoch where each was left.
+    def test(self, seed: int, together: int) -> SeedEvent | None:
+        """Test the network of a seed, one of `together` trained at once; None if it has failed."""
+        if seed not in self._at_work:
+            return None
+        training = self._at_work[seed]
+        # batch norm's statistics are those of the main process's share
+        metrics = distributed.broadcast(run_on_main(lambda: self.experiment.test(training.model)))
+        assert metrics is not None
+        if not math.isfinite(metrics.loss):
+            lr = self.experiment.config.lr
+            reason = f"seed {seed}, test after epoch {training.epoch}: loss {metrics.loss}"
+            return self._fail(
+                seed, FloatingPointError(f"{reason}; lower lr ({lr}) or look at the images")
+            )
+        epochs, device = self.history.epochs.get(seed, []), self.experiment.device
+        now = distributed.world_size()
+        result = SeedResult(
+            seed,
+            metrics.accuracy,
+            metrics.loss,
+            training.epoch,
+            sum(epoch.seconds for epoch in epochs),
+            median([epoch.images / max(epoch.seconds, 1e-9) for epoch in epochs] or [0.0]),
+            together,
+            torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+            torch.__version__,
+            now,
+            [number for number in self._processes[seed] if number != now] or None,
+            list(metrics.class_accuracy),
+        )
+        if self.run is not None:
+            write_file(self.run.folder / weights_name(seed), to_bytes(training.model.state_dict()))
+        self._log("seed", result._asdict())
+        self._leave(seed)  # what is left of it are its weights
+        return result
 
-        Other seeds that were begun keep their state until their turn comes.
-        """
-        trainings = [self.experiment.training(seed) for seed in group]
-        for seed, training in zip(group, trainings, strict=True):
-            training.before_step = self.raise_if_stopped
-            before: list[int] = []
-            if state := part_of(self._state, f"{seed}."):
-                training.load_state(state)
-                before = self._processes[seed]
-            elif self.run is not None:  # what is left where it failed before
-                (self.run.folder / failed_name(seed)).unlink(missing_ok=True)
-            self._processes[seed] = sorted({*before, distributed.world_size()})
-        self._at_work = dict(zip(group, trainings, strict=True))
-        self._group = [seed for seed in self.begun if seed not in group]
-        self._state = {
-            f"{seed}.{name}": tensor
-            for seed in self._group
-            for name, tensor in part_of(self._state, f"{seed}.").items()
-        }
-        return trainings
+    def _fail(self, seed: int, error: FloatingPointError) -> SeedFailure:
+        """Record that a seed failed, and keep the state of its last good epoch in a file."""
+        epoch = self._at_work[seed].epoch
+        rest = "the epochs before it are not kept" if epoch else "no epoch ended"
+        if self.run is not None and seed in self._states:
+            write_file(self.run.folder / FAILED.format(seed), to_bytes(self._states[seed]))
+            rest = f"the epochs before it are in {FAILED.format(seed)}"
+        failure = SeedFailure(seed, epoch, f"{error}; {rest}")
+        self._log("failed", failure._asdict())
+        self._leave(seed)
+        return failure
 
-    def record(self, outcomes: Mapping[int, Outcome]) -> list[SeedEvent]:
-        """Log what an epoch of each seed at work did, and what has failed."""
-        events: list[SeedEvent] = []
-        for seed, outcome in outcomes.items():
-            if isinstance(outcome, EpochRecord):
-                events.append(SeedEpoch(seed, outcome))
-                self._times.setdefault(seed, []).append((outcome.seconds, outcome.images))
-                self._log("epoch", {"seed": seed, **outcome._asdict()})
-        broken = {s: o for s, o in outcomes.items() if isinstance(o, FloatingPointError)}
-        events += [self._mark_failed(seed, error) for seed, error in broken.items()]
-        if events:
-            self._hold_state()
-        if broken:
-            self.save()
-            self.write_results()
-        return events
+    def _leave(self, seed: int) -> None:
+        """Forget the training of a seed that ended, and save what became of it soon."""
+        del self._at_work[seed]
+        self._states.pop(seed, None)
+        self._saved_at = -math.inf
 
-    def finish(self, together: int) -> list[SeedEvent]:
-        """Test the networks at work, of `together` that were trained at once."""
-        tested = {seed: self._tested(seed, its, together) for seed, its in self._at_work.items()}
-        events: list[SeedEvent] = []
-        for seed, outcome in tested.items():
-            if isinstance(outcome, FloatingPointError):
-                events.append(self._mark_failed(seed, outcome))
-                continue
-            self._write_tensors(weights_name(seed), self._at_work[seed].model.state_dict())
-            self.results.append(outcome)
-            self._log("seed", outcome._asdict())
-            events.append(outcome)
-        self._at_work = {}
-        if events:
-            self._hold_state()  # no seed is at work: what one leaves behind are its weights
-            self.save()
-            self.write_results()
-        return events
+    def _log(self, kind: str, fields: dict[str, Any]) -> None:
+        if self.run is not None:
+            self.run.log({"kind": kind, **fields})
+            self._is_saved = False
+        self.history.add(kind, **fields)
 
     def raise_if_stopped(self) -> None:
         """Raise `StopAskedError` in all processes if any of them is asked to stop."""
         if distributed.any_rank(self._stop()):
             raise StopAskedError
 
-    def _mark_failed(self, seed: int, error: FloatingPointError) -> SeedFailure:
-        """Record that a seed failed, and keep the state of its last good epoch in a file."""
-        training = self._at_work.pop(seed)
-        rest = "no epoch ended"
-        if training.epoch:
-            rest = "the epochs before it are not kept"
-        if kept := self._write_last_good(seed):
-            rest = f"the epochs before it are in {kept}"
-        failure = SeedFailure(seed, training.epoch, f"{error}; {rest}")
-        self.failures.append(failure)
-        self._log("failed", failure._asdict())
-        return failure
+    def save(self, after_seconds: float = 0.0) -> None:
+        """Have the state after the newest records on disk; may be called at any time.
 
-    def _write_last_good(self, seed: int) -> str | None:
-        if self.run is None:
-            return None
-        saved = None
-        if self._unsaved is None and (saved := self.run.latest()) is None:
-            return None
-        state = saved.tensors if saved is not None else (self._unsaved or ([], {}))[1]
-        own = part_of(state, f"{seed}.")
-        if not own:
-            return None
-        name = failed_name(seed)
-        self._write_tensors(name, own)
-        return name
-
-    def _write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        if self.run is not None:
-            write_file(self.run.folder / name, to_bytes(tensors))
-
-    def _tested(
-        self, seed: int, training: Training, together: int
-    ) -> SeedResult | FloatingPointError:
-        images, lr = self.experiment.images, self.experiment.config.lr
-        # batch norm's statistics are those of the main process's share
-        metrics = distributed.broadcast(run_on_main(lambda: images.test(training.model)))
-        assert metrics is not None
-        if not math.isfinite(metrics.loss):
-            return FloatingPointError(
-                f"seed {seed}, test after epoch {training.epoch}: loss {metrics.loss}; lower lr "
-                f"({lr}) or look at the images"
-            )
-        times = self._times.get(seed, [])
-        rate = median([images / max(seconds, 1e-9) for seconds, images in times] or [0.0])
-        now, shared = distributed.world_size(), self._processes[seed]
-        return SeedResult(
-            seed,
-            metrics.accuracy,
-            metrics.loss,
-            training.epoch,
-            sum(seconds for seconds, _ in times),
-            rate,
-            together,
-            _device_name(self.experiment.device),
-            torch.__version__,
-            now,
-            [number for number in shared if number != now] or None,
-            list(metrics.class_accuracy),
-        )
-
-    # Saving
-
-    def _log(self, kind: str, record: Mapping[str, Any]) -> None:
-        if self.run is not None:
-            self.run.log({"kind": kind, **record})
-
-    def _hold_state(self) -> None:
-        """Hold the state that belongs to the newest records, and save it when it is time.
-
-        Seeds that were begun and wait for their turn stay as they were left.
+        Args:
+            after_seconds: Least time since the last save, unless a seed has ended since.
         """
-        if self.run is None:
+        is_due = time.monotonic() - self._saved_at >= after_seconds
+        if self.run is None or self._is_saved or not is_due:
             return
-        state = self._state | {
-            f"{seed}.{name}": tensor
-            for seed, training in self._at_work.items()
-            for name, tensor in training.snapshot().items()
-        }
-        self._unsaved = ([*self._at_work, *self._group], state)
-        if time.monotonic() - self._saved_at >= self.checkpoint_seconds:
-            self.save()
-
-    def save(self) -> None:
-        """Have the state after the newest records on disk; may be called at any time."""
-        if self._unsaved is None or self.run is None:
-            return
-        group, state = self._unsaved
-        shared = [self._processes[seed] for seed in group]
-        self.run.save(state, {"seeds": group, "processes": shared})
-        self._unsaved, self.has_state = None, True
-        self._saved_at = time.monotonic()
+        state = {f"{s}.{name}": t for s, its in self._states.items() for name, t in its.items()}
+        shared = [self._processes[seed] for seed in self._states]
+        self.run.save(state, {"seeds": list(self._states), "processes": shared})
+        self._is_saved, self.has_state, self._saved_at = True, True, time.monotonic()
+        self.write_results()
 
     def write_results(self) -> None:
         """Put what is known now into results.json."""
@@ -307,14 +308,16 @@ def train_side_by_side(
     """Train all seeds of several runs, `parallel` networks at once; events as they come.
 
     Runs take turns, so that the first seed of each comes before the second of any. A seed whose
-    loss is no number is left as failed, and the others go on.
+    loss is not a number is left as failed, and the others go on.
     """
+    if parallel < 1:
+        raise ValueError(f"parallel should be at least 1, got {parallel}")
     for run in runs:
         run.write_results()  # a kill may have come between the last state and this file
     _warn_of_other_processes(runs)
     try:
         while group := _next_group(runs, parallel):
-            yield from _train(runs, group)
+            yield from _train(group)
     except StopAskedError:
         for run in runs:
             run.save()
@@ -330,52 +333,36 @@ def _warn_of_other_processes(runs: Sequence[TrainingRun]) -> None:
     now = distributed.world_size()
     before = sorted({number for run in runs for number in run.processes} - {now})
     if before and any(run.pending for run in runs) and distributed.is_main():
-        listed = " and ".join(map(str, before))
         _LOGGER.warning(
             "seeds that are done or begun shared a batch among %s processes, now %d: batch norm "
             "saw other numbers of images, so accuracies should not be averaged",
-            *(listed, now),
+            *(" and ".join(map(str, before)), now),
         )
 
 
-RunSeed = tuple[TrainingRun, int]
-
-
-def _next_group(runs: Sequence[TrainingRun], parallel: int) -> list[RunSeed]:
+def _next_group(runs: Sequence[TrainingRun], parallel: int) -> list[tuple[TrainingRun, int]]:
     """At most `parallel` seeds to train together: of those that were begun, else the next ones."""
     if begun := [(run, seed) for run in runs for seed in run.begun]:
         return begun[:parallel]
-    pending = [set(run.pending) for run in runs]
     turns = zip_longest(*(run.seeds for run in runs))
-    places = [
-        (run, seed)
-        for turn in turns
-        for run, left, seed in zip(runs, pending, turn, strict=True)
-        if seed in left
-    ]
-    return places[:parallel]
+    in_turn = [pair for turn in turns for pair in zip(runs, turn, strict=True)]
+    pending = {id(run): run.pending for run in runs}
+    return [(run, seed) for run, seed in in_turn if seed in pending[id(run)]][:parallel]
 
 
-def _train(
-    runs: Sequence[TrainingRun], group: Sequence[RunSeed]
-) -> Iterator[tuple[TrainingRun, SeedEvent]]:
-    seeds = {id(run): [seed for its, seed in group if its is run] for run in runs}
-    busy = [run for run in runs if seeds[id(run)]]
-    owners = [(run, seed) for run in busy for seed in seeds[id(run)]]
-    trainings = [training for run in busy for training in run.begin(seeds[id(run)])]
+def _train(group: Sequence[tuple[TrainingRun, int]]) -> Iterator[tuple[TrainingRun, SeedEvent]]:
+    """Train and test these seeds of these runs together."""
+    trainings = [run.begin(seed) for run, seed in group]
     for outcomes in train_together(trainings):
-        pairs = list(zip(owners, outcomes, strict=True))
-        yield from [
-            (run, event)
-            for run in busy
-            for event in run.record({seed: out for (its, seed), out in pairs if its is run})
-        ]
-        busy[0].raise_if_stopped()
-    for run in busy:
+        pairs = zip(group, outcomes, strict=True)
+        events = [(run, run.record(seed, out)) for (run, seed), out in pairs if out is not None]
+        for run, _ in group:  # after all seeds of a run, so that none is an epoch behind
+            run.save(run.checkpoint_seconds)
+        yield from events
+        group[0][0].raise_if_stopped()
+    for run, _ in group:
         run.save()  # whatever becomes of a test, no epoch is lost
-    for run in busy:
-        yield from ((run, event) for event in run.finish(len(group)))
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    tested = [(run, run.test(seed, len(group))) for run, seed in group]
+    for run, _ in group:
+        run.save()
+    yield from ((run, event) for run, event in tested if event is not None)
