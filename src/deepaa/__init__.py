@@ -50,27 +50,13 @@ __all__ = [
 __version__ = "0.2.0"  # the only place: pyproject.toml reads it from here
 
 # Names are imported when they are first used: torch takes seconds, and `deepaa --help` needs none.
-_HOMES = {
-    "deepaa.ops": (
-        "CIFAR",
-        "IMAGENET",
-        "Draw",
-        "Operation",
-        "Space",
-        "Transformation",
-        "apply_batch",
-        "apply_pil",
-    ),
-    "deepaa.policy": ("Chains", "Layers", "Policy", "PolicyFileError", "load_policy"),
-    "deepaa.search": ("Search", "SearchConfig", "find_policy"),
-    "deepaa.transforms": ("AugmentedDataset", "DeepAutoAugment"),
-}
+_HOMES = ("deepaa.ops", "deepaa.policy", "deepaa.transforms", "deepaa.search")
 
 
 def __getattr__(name: str) -> Any:
-    for home, names in _HOMES.items():
-        if name in names:
-            value = globals()[name] = getattr(import_module(home), name)
+    for home in _HOMES if name in __all__ else ():
+        if hasattr(package := import_module(home), name):
+            value = globals()[name] = getattr(package, name)
             return value
     raise AttributeError(f"module 'deepaa' has no attribute {name!r}")
 

@@ -18,9 +18,6 @@ def test_every_public_name_is_there() -> None:
     for name in deepaa.__all__:
         assert getattr(deepaa, name) is not None
         assert name in dir(deepaa)
-    assert {name for names in deepaa._HOMES.values() for name in names} | {"__version__"} == set(
-        deepaa.__all__
-    )
     assert deepaa.DeepAutoAugment.__module__ == "deepaa.transforms.transform"
     with pytest.raises(AttributeError, match="no attribute 'RandAugment'"):
         _ = deepaa.RandAugment
