@@ -2,8 +2,10 @@
 
     python tests/helpers/paths.py search --preset demo --epochs 1 --steps 2 --device cpu --out run
 
-Prints each file with the number of its functions that ran, in the order of their first call. What
-runs while modules are imported is left out, and so are functions in worker processes.
+Prints each file with the number of its functions that ran, in the order of their first call, up to
+the result (`policy.json` of a search, `results.json` of a training); then the files of which
+functions ran only afterwards, to show it. What runs while modules are imported is left out, and
+so are functions in worker processes.
 """
 
 from __future__ import annotations
@@ -30,16 +32,18 @@ def is_import(frame: FrameType | None) -> bool:
     return False
 
 
-def files_of(arguments: list[str]) -> Counter[str]:
-    """How many functions of each file, relative to the package, the command runs."""
-    seen: dict[CodeType, None] = {}
+def files_of(arguments: list[str]) -> tuple[Counter[str], set[str]]:
+    """How many functions of each file the command runs, and the files that show its result."""
+    seen: dict[CodeType, bool] = {}
+    name = "results.json" if arguments[0] == "train" else "policy.json"
+    result = Path(arguments[arguments.index("--out") + 1], name)
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or code in seen or not code.co_filename.startswith(ROOT):
             return
         if not is_import(frame):
-            seen[code] = None
+            seen[code] = result.exists()
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -50,11 +54,13 @@ def files_of(arguments: list[str]) -> Counter[str]:
         threading.setprofile(None)
     if code:
         raise SystemExit(code)
-    return Counter(str(Path(code.co_filename).relative_to(ROOT)) for code in seen)
+    files = {code: str(Path(code.co_filename).relative_to(ROOT)) for code in seen}
+    before = {name for code, name in files.items() if not seen[code]}
+    return Counter(files.values()), set(files.values()) - before
 
 
 if __name__ == "__main__":
-    found = files_of(sys.argv[1:])
+    found, showing = files_of(sys.argv[1:])
     for name, count in found.items():
-        sys.stdout.write(f"{count:4} {name}\n")
-    sys.stdout.write(f"{len(found):4} files\n")
+        sys.stdout.write(f"{count:4} {name}{' (shows the result)' * (name in showing)}\n")
+    sys.stdout.write(f"{len(found) - len(showing):4} files to the result, {len(showing)} show it\n")
