@@ -2,10 +2,9 @@
 
     python tests/helpers/paths.py search --preset demo --epochs 1 --steps 2 --device cpu --out run
 
-Prints each file with the number of its functions that ran, in the order of their first call, up to
-the result (`policy.json` of a search, `results.json` of a training); then the files of which
-functions ran only afterwards, to show it. What runs while modules are imported is left out, and
-so are functions in worker processes.
+Prints each file with the number of its functions that ran, in the order of their first call. Files
+of which functions ran only after the policy of a search was written are marked: they show it. What
+runs while modules are imported is left out, and so are functions in worker processes.
 """
 
 from __future__ import annotations
@@ -35,15 +34,14 @@ def is_import(frame: FrameType | None) -> bool:
 def files_of(arguments: list[str]) -> tuple[Counter[str], set[str]]:
     """How many functions of each file the command runs, and the files that show its result."""
     seen: dict[CodeType, bool] = {}
-    name = "results.json" if arguments[0] == "train" else "policy.json"
-    result = Path(arguments[arguments.index("--out") + 1], name)
+    policy = Path(arguments[arguments.index("--out") + 1], "policy.json")
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event != "call" or code in seen or not code.co_filename.startswith(ROOT):
             return
         if not is_import(frame):
-            seen[code] = result.exists()
+            seen[code] = arguments[0] == "search" and policy.exists()
 
     threading.setprofile(note)
     sys.setprofile(note)
@@ -62,5 +60,5 @@ def files_of(arguments: list[str]) -> tuple[Counter[str], set[str]]:
 if __name__ == "__main__":
     found, showing = files_of(sys.argv[1:])
     for name, count in found.items():
-        sys.stdout.write(f"{count:4} {name}{' (shows the result)' * (name in showing)}\n")
-    sys.stdout.write(f"{len(found) - len(showing):4} files to the result, {len(showing)} show it\n")
+        sys.stdout.write(f"{count:4} {name}{' (shows the policy)' * (name in showing)}\n")
+    sys.stdout.write(f"{len(found) - len(showing):4} files, {len(showing)} more show the policy\n")
