@@ -8,8 +8,7 @@ from itertools import cycle, groupby
 from typing import Literal, NamedTuple
 
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
-from deepaa.report.operation_tables import OperationRow
-from deepaa.report.policy_tables import LayerTable
+from deepaa.report.policy_tables import LayerTable, OperationRow
 from deepaa.report.run_tables import AccuracyRow, Record
 
 Style = tuple[str, tuple[float, float] | None]
