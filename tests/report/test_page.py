@@ -317,6 +317,15 @@ def test_a_policy_that_changes_over_time(command: Command, tmp_path: Path) -> No
     assert "almost always" not in page.text
 
 
+def test_a_policy_whose_first_phase_has_no_layers() -> None:
+    later = Policy.trivial(CIFAR, 1).phases[0].stages
+    subject = Subject("x", "policy", Policy(CIFAR, schedule=[(0, []), (5, later)]))
+    assert "The policy has no layers" in make_page(subject)
+    page = make_page(subject, (), Options(epoch=5))
+    assert "The policy has no layers" not in page
+    assert "Operations in each layer" in page
+
+
 def test_policies_without_layers_and_with_very_many() -> None:
     page = make_page(Subject("x", "policy", Policy.identity(CIFAR, 0)))
     assert "The policy has no layers: images stay as they are." in page

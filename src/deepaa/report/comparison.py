@@ -319,11 +319,7 @@ def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
 def comparison_grid(
     images: Tensor, entries: Sequence[Entry], draws: int = 3, seed: int = 0
 ) -> Image:
-    """The same images under each policy, side by side: originals on top, draws below.
-
-    Args:
-        images: uint8 (N, C, H, W) with 1 or 3 channels.
-    """
+    """The same uint8 (N, 1 or 3, H, W) images under each policy: originals on top, draws below."""
     if not entries:
         raise ValueError("no policies to show")
     grids = [preview_grid(images, e.policy, draws, seed, title=e.label) for e in entries]

@@ -13,23 +13,12 @@ from PIL.Image import Image
 
 from deepaa.policy import Policy
 from deepaa.report import figures as draw
+from deepaa.report import pictures
+from deepaa.report import policy_tables as policies
 from deepaa.report import run_tables as runs
 from deepaa.report.comparison import Comparison, plot_comparison
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
-from deepaa.report.pictures import (
-    Originals,
-    find_originals,
-    layer_rows,
-    picture_url,
-    transformation_rows,
-)
-from deepaa.report.policy_tables import (
-    layer_sentences,
-    layer_table,
-    likely_sequences,
-    operation_table,
-    percent,
-)
+from deepaa.report.pictures import Originals
 from deepaa.report.run_tables import Results, Subject
 from deepaa.train import ENOUGH
 
@@ -79,7 +68,8 @@ def _tables(subject: Subject, results: Results, epoch: int) -> dict[str, Any]:
     }
     figures: dict[str, Sequence[Drawing]] = {}
     if policy is not None:
-        layers, operations = layer_table(policy, epoch, top=None), operation_table(policy, epoch)
+        layers = policies.layer_table(policy, epoch, top=None)
+        operations = policies.operation_table(policy, epoch)
         tables |= {"layers": layers, "operations": operations}
         figures["operations"] = [draw.plot_operations(operations, subject.unfinished)]
         figures["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
@@ -105,7 +95,7 @@ def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    return find_originals(subject.config, options.images, options.data, options.size)
+    return pictures.find_originals(subject.config, options.images, options.data, options.size)
 
 
 def make_page(
@@ -132,8 +122,8 @@ def make_page(
             images, how = originals.images[:count], (policy, options.seed, options.epoch)
             examples = {
                 "origin": originals.origin,
-                "layers": layer_rows(images, *how),
-                "transformations": transformation_rows(images[:4], *how),
+                "layers": pictures.layer_rows(images, *how),
+                "transformations": pictures.transformation_rows(images[:4], *how),
             }
         page = _render("report.html", {**context, "examples": examples}, now)
         if len(page.encode()) < MAX_BYTES:
@@ -143,7 +133,7 @@ def make_page(
 
 def comparison_page(found: Comparison, samples: Image | None = None) -> str:
     """The page of a comparison: figure, samples and tables."""
-    picture = picture_url(samples) if samples is not None else ""
+    picture = pictures.picture_url(samples) if samples is not None else ""
     context = {"found": found, "figure": plot_comparison(found), "samples": picture}
     return _render("comparison.html", context, "")
 
@@ -164,7 +154,7 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     )
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
-    environment.filters["percent"] = percent
+    environment.filters["percent"] = policies.percent
     now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template(template).render(context, palette=PALETTE, now=now)
 
@@ -183,10 +173,10 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
         "epoch": options.epoch,
     }
-    if policy := context["policy"]:
-        layers = context["layers"]
-        context["sentences"] = layer_sentences(layers, subject.unfinished)
-        context["sequences"] = likely_sequences(policy, 10, options.epoch)
+    if context["policy"] is not None:
+        policy, layers = context["policy"], context["layers"]
+        context["sentences"] = policies.layer_sentences(layers, subject.unfinished)
+        context["sequences"] = policies.likely_sequences(policy, 10, options.epoch)
         context["untouched"] = math.prod(layer.identity for layer in layers)
     return context
 

@@ -20,16 +20,8 @@ from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_p
 from deepaa.policy import Policy
 
 INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
-SIDE = 128
-"""Larger pictures are made smaller for the page."""
-EXACT_SIDE = 64
-"""Pictures up to this side are kept pixel by pixel."""
-MOST_LAYERS = 12
-"""Layers that are shown one by one."""
 SHOWN_SIDE = 96
 """Smaller images are enlarged by a whole factor to about this many pixels."""
-MAX_PIXELS = 200_000_000
-"""Larger grids are refused: they would take gigabytes, and few programs show them."""
 MARGIN, GAP = 16, 4
 TITLE_SIZE, LABEL_SIZE = 18, 14
 BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
@@ -107,10 +99,10 @@ def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
 def layer_rows(
     images: Tensor, policy: Policy, seed: int = 0, epoch: int = 0
 ) -> tuple[PictureRow, ...]:
-    """The originals, then the images after each of the first layers, of one draw."""
+    """The originals, then the images after each of the first twelve layers, of one draw."""
     draw = policy.draw(sample_keys(seed, epoch, torch.arange(len(images))), epoch)
     rows = [_picture_row("original", images)]
-    for layer in range(1, min(draw.choice.shape[1], MOST_LAYERS) + 1):
+    for layer in range(1, min(draw.choice.shape[1], 12) + 1):
         part = Draw(draw.choice[:, :layer], draw.uniform[:, :layer])
         after = apply_batch(images, part, policy.table)
         chosen = [policy.table.rows[row] for row in draw.choice[:, layer - 1].tolist()]
@@ -153,11 +145,11 @@ def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> Pic
 
 
 def data_url(image: Tensor) -> str:
-    """A picture as text that a page can hold: exact if it is small."""
+    """A picture as text that a page can hold: exact up to 64 pixels a side, else at most 128."""
     picture = tensor_to_pil(image)
-    if max(picture.size) <= EXACT_SIDE:
+    if max(picture.size) <= 64:
         return picture_url(picture)
-    picture.thumbnail((SIDE, SIDE), Resampling.LANCZOS)
+    picture.thumbnail((128, 128), Resampling.LANCZOS)
     return picture_url(picture.convert("RGB"), "jpeg")
 
 
@@ -229,7 +221,7 @@ def preview_grid(
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
     small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
     size = f"{policy.depth} layers over {len(policy.table)} transformations"
-    heading = _shortened(title or size, TITLE_SIZE, room)
+    heading = _shortened(title or size, room)
     pen.text((MARGIN, MARGIN + TITLE_SIZE), heading, INK, large, anchor="ls")
     end = _text_width(heading, TITLE_SIZE) + 14
     if title and end + _text_width(size, LABEL_SIZE) <= room:
@@ -262,18 +254,16 @@ def _text_width(text: str, size: int) -> int:
     return round(ImageFont.load_default(size).getlength(text) + 0.5)
 
 
-def _shortened(text: str, size: int, width: int) -> str:
-    """The text, or its beginning and '...', so that it fits into `width` pixels."""
-    if _text_width(text, size) <= width:
-        return text
-    while text and _text_width(f"{text}...", size) > width:
-        text = text[:-1]
-    return f"{text}..."
+def _shortened(title: str, width: int) -> str:
+    """The title, or its beginning and '...', so that it fits into `width` pixels."""
+    beginnings = (title[:n] + "..." for n in range(len(title), 0, -1))
+    shorter = (text for text in (title, *beginnings) if _text_width(text, TITLE_SIZE) <= width)
+    return next(shorter, "...")
 
 
 def empty_sheet(width: int, height: int) -> PilImage:
-    """An empty picture, unless it would be too large."""
-    if width * height > MAX_PIXELS:
+    """An empty picture, unless it would take gigabytes, which few programs show."""
+    if width * height > 200_000_000:
         raise ValueError(
             f"the picture would have {width} x {height} pixels; show fewer or smaller images"
         )
