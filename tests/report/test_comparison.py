@@ -30,13 +30,14 @@ from deepaa.report.comparison import (
     PolicyBars,
     Range,
     compare_policies,
+    comparison_grid,
     level,
     load_entries,
     plot_comparison,
 )
 from deepaa.report.drawing import Line, Rect, Text, figure_bytes
 from deepaa.report.page import comparison_page
-from deepaa.report.pictures import comparison_grid, preview_grid
+from deepaa.report.pictures import preview_grid
 
 Command = Callable[..., tuple[int, str, str]]
 NOTHING = (0.0,) * 11

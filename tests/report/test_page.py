@@ -30,7 +30,6 @@ from deepaa.data import load_images
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report import page as page_module
-from deepaa.report.operation_tables import top_transformations
 from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, originals_of
 from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
 from deepaa.report.run_tables import Subject, read_subject, stamp, status_of, stop_text
@@ -318,6 +317,15 @@ def test_a_policy_that_changes_over_time(command: Command, tmp_path: Path) -> No
     assert "almost always" not in page.text
 
 
+def test_a_policy_whose_first_phase_has_no_layers() -> None:
+    later = Policy.trivial(CIFAR, 1).phases[0].stages
+    subject = Subject("x", "policy", Policy(CIFAR, schedule=[(0, []), (5, later)]))
+    assert "The policy has no layers" in make_page(subject)
+    page = make_page(subject, (), Options(epoch=5))
+    assert "The policy has no layers" not in page
+    assert "Operations in each layer" in page
+
+
 def test_policies_without_layers_and_with_very_many() -> None:
     page = make_page(Subject("x", "policy", Policy.identity(CIFAR, 0)))
     assert "The policy has no layers: images stay as they are." in page
@@ -386,7 +394,7 @@ def test_pictures_are_what_the_policy_makes() -> None:
         data_url(255 - image) for image in images
     ]
     assert {caption for _, caption in inverted.pictures} == {"invert"}
-    rows = transformation_rows(images, policy, top_transformations(policy))
+    rows = transformation_rows(images, policy)
     assert [(row.name, row.uses) for row in rows] == [("invert", 1.0), ("flip", 1.0)]
     assert rows[0].pictures[0][0] == data_url(255 - images[0])
 
@@ -437,11 +445,15 @@ def test_a_real_training(command: Command, run: Path, data: Path) -> None:
 # The command
 
 
-def test_figures_on_request(command: Command, run: Path, tmp_path: Path) -> None:
-    code, out, _ = command(run, "--figures", "figures", "--format", "svg,png")
+@pytest.mark.parametrize("formats", ["svg", "svg,png"])
+def test_figures_on_request(command: Command, run: Path, tmp_path: Path, formats: str) -> None:
+    if "png" in formats:
+        pytest.importorskip("matplotlib", reason="PNG figures need matplotlib")
+    code, out, _ = command(run, "--figures", "figures", "--format", formats)
     assert code == 0
     names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert {"operations.svg", "operations.png", "depth-mean.png"} <= names
+    stems = ("operations", "depth-mean")
+    assert {f"{stem}.{kind}" for stem in stems for kind in formats.split(",")} <= names
     assert f"wrote {len(names)} figures to figures" in out
 
 

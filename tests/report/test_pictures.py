@@ -10,9 +10,9 @@ from PIL import Image
 from deepaa.data.embedded import load_embedded
 from deepaa.ops.apply import run_pil
 from deepaa.ops.rng import sample_key
-from deepaa.ops.space import CIFAR, Operation, Space
+from deepaa.ops.space import CIFAR, Operation, Space, Table
 from deepaa.policy.policy import Policy
-from deepaa.report.pictures import augmented, grid_layout, preview_grid
+from deepaa.report.pictures import augmented, grid_layout, preview_grid, top_transformations
 from deepaa.report.policy_tables import layer_table
 
 
@@ -124,3 +124,14 @@ def test_a_policy_of_a_space_without_identity_has_tables_and_a_preview():
     )
     assert layer_table(policy)[0].identity == 0.0
     preview_grid(load_embedded().train_images[:2], policy)
+
+
+def test_top_transformations_are_the_commonest_of_each_operation() -> None:
+    identity, invert = Operation("identity"), Operation("invert")
+    rotate = Operation("rotate", -30.0, 30.0, neutral=0.0)
+    rows = Table([(invert, None), (rotate, 15.0), (rotate, -30.0), (identity, None)])
+    policy = Policy(rows, torch.tensor([[0.5, 0.375, 0.125, 0.0], [0.0, 0.0, 0.25, 0.75]]))
+    assert top_transformations(policy) == [
+        (1, 0.375),
+        (0, 0.5),
+    ]  # rotate 15, as often as -30, first

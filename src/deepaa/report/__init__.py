@@ -8,13 +8,13 @@ from deepaa.report.comparison import (
     Comparison,
     Entry,
     compare_policies,
+    comparison_grid,
     comparison_lines,
     load_entries,
     plot_comparison,
 )
 from deepaa.report.drawing import check_formats, figure_bytes, parse_formats, save_figures
 from deepaa.report.figures import plot_operations
-from deepaa.report.operation_tables import operation_table
 from deepaa.report.page import (
     GENERATOR,
     Options,
@@ -23,8 +23,15 @@ from deepaa.report.page import (
     make_page,
     originals_of,
 )
-from deepaa.report.pictures import Originals, comparison_grid, preview_grid
-from deepaa.report.policy_tables import Renderable, as_dict, plural, policy_lines, policy_table
+from deepaa.report.pictures import Originals, preview_grid
+from deepaa.report.policy_tables import (
+    Renderable,
+    as_dict,
+    operation_table,
+    plural,
+    policy_lines,
+    policy_table,
+)
 from deepaa.report.run_tables import Results, Subject, read_subject, stamp
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Policies compared: as tables of numbers, as a figure, and as lines of a terminal."""
+"""Policies compared: as tables, as a figure, as a picture of samples, and in a terminal."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
+from PIL.Image import Image
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as RichText
+from torch import Tensor
 
 from deepaa.ops import CIFAR, IMAGENET, Operation
 from deepaa.policy import (
     SIDES,
-    SPACES,
     Policy,
     SpaceName,
     compared_policy,
@@ -28,13 +29,14 @@ from deepaa.policy import (
 )
 from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
 from deepaa.report.figures import LABELS, ticks
+from deepaa.report.pictures import empty_sheet, preview_grid
 from deepaa.report.policy_tables import Renderable, percent, plural
 
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
 """Magnitudes are shown on this scale, as in Appendix E of the paper."""
 BESIDE = 3
-"""Policies side by side in the figure; more go below."""
+"""Policies side by side in figures and pictures; more go below."""
 BAR, COLUMN, LINE = 150.0, 212.0, 17.0
 """Of the figure: length of the longest bar, width of a policy, height of an operation."""
 
@@ -138,8 +140,6 @@ def load_entries(
         space: Which default augmentation, and which ranges where a name has them for both.
         epoch: Which phase of a schedule to take.
     """
-    if space not in SPACES:
-        raise ValueError(f"space should be {' or '.join(SPACES)}, got {space!r}")
     labels = _labels([str(source) for source in sources])
     added = tuple(op.name for op in default_policy(space).table.operations)
     entries = []
@@ -311,6 +311,24 @@ def _hatched(x: float, y: float, width: float, height: float) -> Iterable[Mark]:
         Line(((left, y + height), (left + height / 2, y)), "faint", 0.75)
         for left in (x + 5.0 * i for i in range(int((width - height / 2) / 5) + 1))
     )
+
+
+# A picture of samples
+
+
+def comparison_grid(
+    images: Tensor, entries: Sequence[Entry], draws: int = 3, seed: int = 0
+) -> Image:
+    """The same uint8 (N, 1 or 3, H, W) images under each policy: originals on top, draws below."""
+    if not entries:
+        raise ValueError("no policies to show")
+    grids = [preview_grid(images, e.policy, draws, seed, title=e.label) for e in entries]
+    width, height = grids[0].size
+    columns = 2 if len(grids) == 4 else min(BESIDE, len(grids))
+    sheet = empty_sheet(width * columns, height * -(-len(grids) // columns))
+    for i, grid in enumerate(grids):
+        sheet.paste(grid, (i % columns * width, i // columns * height))
+    return sheet
 
 
 # Lines of a terminal

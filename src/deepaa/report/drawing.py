@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FORMATS = ("png", "svg", "pdf")
-DPI = 72.0
-"""User units of a drawing are points."""
-SHARPNESS = 3
-"""Pixels of a PNG per unit."""
 PALETTE: Mapping[str, tuple[str, str]] = {
     "paper": ("#ffffff", "#15181b"),
     "raised": ("#f6f7f8", "#1d2125"),
@@ -239,8 +235,9 @@ def figure_bytes(drawing: Drawing, kind: str) -> bytes:
         return standalone_svg(drawing).encode()
     from matplotlib.figure import Figure
 
-    size = ((drawing.width + 2 * MARGIN) / DPI, (drawing.height + 2 * MARGIN) / DPI)
-    figure = Figure(figsize=size, dpi=DPI, facecolor=COLOURS["paper"])
+    dpi = 72.0  # user units of a drawing are points
+    size = ((drawing.width + 2 * MARGIN) / dpi, (drawing.height + 2 * MARGIN) / dpi)
+    figure = Figure(figsize=size, dpi=dpi, facecolor=COLOURS["paper"])
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_axis_off()
     axes.set_xlim(-MARGIN, drawing.width + MARGIN)
@@ -249,7 +246,7 @@ def figure_bytes(drawing: Drawing, kind: str) -> bytes:
         _add(axes, mark, zorder=order)
     stream = io.BytesIO()
     metadata = {"CreationDate": None} if kind == "pdf" else {}  # no date
-    figure.savefig(stream, format=kind, dpi=DPI * SHARPNESS, metadata=metadata)
+    figure.savefig(stream, format=kind, dpi=3 * dpi, metadata=metadata)
     return stream.getvalue()
 
 

@@ -8,8 +8,7 @@ from itertools import cycle, groupby
 from typing import Literal, NamedTuple
 
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
-from deepaa.report.operation_tables import OperationRow
-from deepaa.report.policy_tables import LayerTable
+from deepaa.report.policy_tables import LayerTable, OperationRow
 from deepaa.report.run_tables import AccuracyRow, Record
 
 Style = tuple[str, tuple[float, float] | None]
@@ -20,8 +19,6 @@ LABELS = 96.0
 """Width of the names of operations."""
 FULL = 0.25
 """A magnitude's share that fills the height of its row, unless one is larger."""
-VISIBLE = 0.005
-"""Smaller probabilities have no bar."""
 LARGE, SMALL = (340.0, 220.0), (170.0, 130.0)
 """Width and height of line charts."""
 LEFT, RIGHT, BOTTOM, LEGEND_LINE = 46.0, 10.0, 30.0, 16.0
@@ -68,7 +65,7 @@ def plot_operations(operations: Sequence[OperationRow], unfinished: int | None =
 
 def _cell(x: float, y: float, p: float, colour: str, title: str) -> Iterable[Mark]:
     yield Line(((x, y + 20), (x + CELL, y + 20)), "grid", 1)
-    if p >= VISIBLE:
+    if p >= 0.005:  # smaller ones have no bar
         yield Rect(x, y + 2, CELL * p, 18, colour, 0.3, f"{title} {p:.2%}")
         yield Rect(x, y + 17, CELL * p, 3, colour)  # length alone tells it, without colour
     yield Text(x + CELL - 2, y + 14, share_text(p), 11, "ink" if p >= 0.1 else "faint", "end")

@@ -13,22 +13,12 @@ from PIL.Image import Image
 
 from deepaa.policy import Policy
 from deepaa.report import figures as draw
+from deepaa.report import pictures
+from deepaa.report import policy_tables as policies
 from deepaa.report import run_tables as runs
 from deepaa.report.comparison import Comparison, plot_comparison
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
-from deepaa.report.operation_tables import (
-    likely_sequences,
-    operation_table,
-    top_transformations,
-)
-from deepaa.report.pictures import (
-    Originals,
-    find_originals,
-    layer_rows,
-    png_url,
-    transformation_rows,
-)
-from deepaa.report.policy_tables import layer_sentences, layer_table, percent
+from deepaa.report.pictures import Originals
 from deepaa.report.run_tables import Results, Subject
 from deepaa.train import ENOUGH
 
@@ -57,45 +47,55 @@ DEFAULT = Options()
 
 def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> list[Drawing]:
     """The drawings that the subject has data for."""
-    return [drawing for part in _figures(subject, results, epoch).values() for drawing in part]
+    parts: dict[str, Sequence[Drawing]] = _tables(subject, results, epoch)["figures"]
+    return [drawing for part in parts.values() for drawing in part]
 
 
-def _figures(subject: Subject, results: Results, epoch: int) -> dict[str, Sequence[Drawing]]:
-    """The same, by the part of the page where they stand."""
-    found: dict[str, Sequence[Drawing]] = {}
-    policy = _shown_layers(subject, epoch)
+def _tables(subject: Subject, results: Results, epoch: int) -> dict[str, Any]:
+    """The tables that a report shows, and its figures by the part of the page where they stand."""
+    records, policy = subject.records, _shown_layers(subject, epoch)
+    depth, steps, dropped = (
+        runs.depth_table(records),
+        runs.step_table(records),
+        runs.dropped_layer(records),
+    )
+    accuracy, series = runs.accuracy_by_setting(results), runs.accuracy_by_depth(results)
+    tables: dict[str, Any] = {
+        "policy": policy,
+        "depth": depth,
+        "dropped": dropped,
+        "accuracy": accuracy,
+    }
+    figures: dict[str, Sequence[Drawing]] = {}
     if policy is not None:
-        operations = operation_table(policy, epoch)
-        layers, dropped = layer_table(policy, epoch), runs.dropped_layer(subject.records)
-        found["operations"] = [draw.plot_operations(operations, subject.unfinished)]
-        found["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
-        found["uncertainty"] = draw.plot_uncertainty(layers, dropped)
-    depth, series = runs.depth_table(subject.records), runs.accuracy_by_depth(results)
-    found["depth"] = [
-        *(draw.plot_depth(depth) if depth else ()),
-        *([draw.plot_accuracy_by_depth(series)] if series else ()),
-    ]
-    steps = runs.step_table(subject.records)
-    found["steps"] = draw.plot_steps(steps, "similarity")
-    found["identity_steps"] = draw.plot_steps(steps, "identity")
-    found["accuracy"] = [
+        layers = policies.layer_table(policy, epoch, top=None)
+        operations = policies.operation_table(policy, epoch)
+        tables |= {"layers": layers, "operations": operations}
+        figures["operations"] = [draw.plot_operations(operations, subject.unfinished)]
+        figures["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
+        figures["uncertainty"] = draw.plot_uncertainty(layers, dropped)
+    by_depth = [draw.plot_accuracy_by_depth(series)] if series else []
+    figures["depth"] = [*(draw.plot_depth(depth) if depth else ()), *by_depth]
+    figures["steps"] = draw.plot_steps(steps, "similarity")
+    figures["identity_steps"] = draw.plot_steps(steps, "identity")
+    figures["accuracy"] = [
         draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
-        for i, rows in enumerate(runs.accuracy_by_setting(results).values(), start=1)
+        for i, rows in enumerate(accuracy.values(), start=1)
     ]
-    return found
+    return tables | {"figures": figures}
 
 
 def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
     """The policy of the layers that are drawn; None when there are none."""
     if subject.policy is None:
         return None
-    depth = sum(stage.depth for stage in subject.policy.phase(epoch).stages)
+    depth = subject.policy.phase(epoch).depth
     return subject.policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
 
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    return find_originals(subject.config, options.images, options.data, options.size)
+    return pictures.find_originals(subject.config, options.images, options.data, options.size)
 
 
 def make_page(
@@ -112,18 +112,18 @@ def make_page(
         originals: What `originals_of` gives, for callers that make the page again and again.
         now: When the page is made, in words; by default the present.
     """
-    policy = _shown_layers(subject, options.epoch)
-    context = _context(subject, policy, results, options)
+    context = _context(subject, results, options)
+    policy: Policy | None = context["policy"]
     if policy is not None and originals is None:
         originals = originals_of(subject, options)
     for count in (options.images, options.images // 3, 0):
         examples = None
         if policy is not None and originals is not None and count:
-            images, rows = originals.images[:count], top_transformations(policy, 8, options.epoch)
+            images, how = originals.images[:count], (policy, options.seed, options.epoch)
             examples = {
                 "origin": originals.origin,
-                "layers": layer_rows(images, policy, options.seed, options.epoch),
-                "transformations": transformation_rows(images[:4], policy, rows, options.seed),
+                "layers": pictures.layer_rows(images, *how),
+                "transformations": pictures.transformation_rows(images[:4], *how),
             }
         page = _render("report.html", {**context, "examples": examples}, now)
         if len(page.encode()) < MAX_BYTES:
@@ -133,7 +133,7 @@ def make_page(
 
 def comparison_page(found: Comparison, samples: Image | None = None) -> str:
     """The page of a comparison: figure, samples and tables."""
-    picture = png_url(samples) if samples is not None else ""
+    picture = pictures.picture_url(samples) if samples is not None else ""
     context = {"found": found, "figure": plot_comparison(found), "samples": picture}
     return _render("comparison.html", context, "")
 
@@ -154,42 +154,31 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     )
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
-    environment.filters["percent"] = percent
+    environment.filters["percent"] = policies.percent
     now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template(template).render(context, palette=PALETTE, now=now)
 
 
-def _context(
-    subject: Subject, policy: Policy | None, results: Results, options: Options
-) -> dict[str, Any]:
+def _context(subject: Subject, results: Results, options: Options) -> dict[str, Any]:
     """What the template of a report needs, but for the pictures."""
-    context = {
+    context = _tables(subject, results, options.epoch) | {
         "generator": GENERATOR,
         "subject": subject,
         "title": _title(subject),
         "reload": RELOAD_SECONDS if options.live else 0,
-        "figures": _figures(subject, results, options.epoch),
-        "depth": runs.depth_table(subject.records),
         "stop": runs.stop_text(subject) if subject.status != "policy" else "",
         "costs": runs.cost_table(subject.records),
         "hardware": _hardware(subject.provenance),
-        "dropped": runs.dropped_layer(subject.records),
         "memory": runs.peak_memory(subject.records),
-        "accuracy": runs.accuracy_by_setting(results),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
         "epoch": options.epoch,
-        "policy": policy,
     }
-    if policy is None:
-        return context
-    layers = layer_table(policy, options.epoch, top=None)
-    return context | {
-        "sentences": layer_sentences(layers, subject.unfinished),
-        "layers": layers,
-        "operations": operation_table(policy, options.epoch),
-        "sequences": likely_sequences(policy, 10, options.epoch),
-        "untouched": math.prod(layer.identity for layer in layers),
-    }
+    if context["policy"] is not None:
+        policy, layers = context["policy"], context["layers"]
+        context["sentences"] = policies.layer_sentences(layers, subject.unfinished)
+        context["sequences"] = policies.likely_sequences(policy, 10, options.epoch)
+        context["untouched"] = math.prod(layer.identity for layer in layers)
+    return context
 
 
 def _title(subject: Subject) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -19,24 +19,9 @@ from deepaa.data import EMBEDDED, DataSpec, load_images
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy
 
-if TYPE_CHECKING:
-    from deepaa.report.comparison import Entry
-
 INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
-SIDE = 128
-"""Larger pictures are made smaller for the page."""
-EXACT_SIDE = 64
-"""Pictures up to this side are kept pixel by pixel."""
-QUALITY = 85
-"""Of the JPEG of larger ones."""
-MOST_LAYERS = 12
-"""Layers that are shown one by one."""
 SHOWN_SIDE = 96
 """Smaller images are enlarged by a whole factor to about this many pixels."""
-MAX_PIXELS = 200_000_000
-"""Larger grids are refused: they would take gigabytes, and few programs show them."""
-BESIDE = 3
-"""Policies side by side in the picture of a comparison; more go below."""
 MARGIN, GAP = 16, 4
 TITLE_SIZE, LABEL_SIZE = 18, 14
 BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
@@ -114,10 +99,10 @@ def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
 def layer_rows(
     images: Tensor, policy: Policy, seed: int = 0, epoch: int = 0
 ) -> tuple[PictureRow, ...]:
-    """The originals, then the images after each of the first layers, of one draw."""
+    """The originals, then the images after each of the first twelve layers, of one draw."""
     draw = policy.draw(sample_keys(seed, epoch, torch.arange(len(images))), epoch)
     rows = [_picture_row("original", images)]
-    for layer in range(1, min(draw.choice.shape[1], MOST_LAYERS) + 1):
+    for layer in range(1, min(draw.choice.shape[1], 12) + 1):
         part = Draw(draw.choice[:, :layer], draw.uniform[:, :layer])
         after = apply_batch(images, part, policy.table)
         chosen = [policy.table.rows[row] for row in draw.choice[:, layer - 1].tolist()]
@@ -126,14 +111,28 @@ def layer_rows(
     return tuple(rows)
 
 
+def top_transformations(policy: Policy, epoch: int = 0) -> list[tuple[int, float]]:
+    """The most used transformation of each of the eight most used operations, without identity.
+
+    Pairs of its row in the policy's table, and how often an image meets it.
+    """
+    uses = policy.row_probabilities(epoch).sum(0).tolist()
+    by_name: dict[str, list[tuple[int, float]]] = {}
+    for i, (row, use) in enumerate(zip(policy.table.rows, uses, strict=True)):
+        if use > 0 and row.operation.name != "identity":
+            by_name.setdefault(row.operation.name, []).append((i, use))
+    ranked = sorted(by_name.values(), key=lambda rows: -round(sum(use for _, use in rows), 12))
+    return [max(rows, key=lambda row: round(row[1], 12)) for rows in ranked[:8]]
+
+
 def transformation_rows(
-    images: Tensor, policy: Policy, rows: Iterable[tuple[int, float]], seed: int = 0
+    images: Tensor, policy: Policy, seed: int = 0, epoch: int = 0
 ) -> tuple[PictureRow, ...]:
-    """What transformations make of the images; `rows` is what `top_transformations` gives."""
+    """What the most used transformations make of the images."""
     keys = sample_keys(seed, 0, torch.arange(len(images)))
     uniform = Policy.uniform(policy.table, 1).draw(keys).uniform
     found = []
-    for row, uses in rows:
+    for row, uses in top_transformations(policy, epoch):
         after = apply_batch(images, Draw(torch.full((len(images), 1), row), uniform), policy.table)
         name = str(policy.table.rows[row].transformation)
         found.append(_picture_row(name, after)._replace(uses=uses))
@@ -146,22 +145,18 @@ def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> Pic
 
 
 def data_url(image: Tensor) -> str:
-    """A picture as text that a page can hold: exact if it is small."""
+    """A picture as text that a page can hold: exact up to 64 pixels a side, else at most 128."""
     picture = tensor_to_pil(image)
-    if max(picture.size) <= EXACT_SIDE:
-        return png_url(picture)
-    picture.thumbnail((SIDE, SIDE), Resampling.LANCZOS)
-    return _url(picture.convert("RGB"), "jpeg", quality=QUALITY)
+    if max(picture.size) <= 64:
+        return picture_url(picture)
+    picture.thumbnail((128, 128), Resampling.LANCZOS)
+    return picture_url(picture.convert("RGB"), "jpeg")
 
 
-def png_url(picture: PilImage) -> str:
-    """An exact picture as text that a page can hold."""
-    return _url(picture, "png", optimize=True)
-
-
-def _url(picture: PilImage, kind: str, **options: Any) -> str:
+def picture_url(picture: PilImage, kind: Literal["png", "jpeg"] = "png") -> str:
+    """A picture as text that a page can hold: exact as PNG, small as JPEG."""
     stream = io.BytesIO()
-    picture.save(stream, kind, **options)
+    picture.save(stream, kind, quality=85, optimize=kind == "png")
     return f"data:image/{kind};base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
@@ -222,11 +217,11 @@ def preview_grid(
     check_images(images)
     layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
     _, _, right, bottom = layout.box(rows, len(images) - 1)
-    sheet = _sheet(right + MARGIN, bottom + MARGIN)
+    sheet = empty_sheet(right + MARGIN, bottom + MARGIN)
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
     small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
     size = f"{policy.depth} layers over {len(policy.table)} transformations"
-    heading = _shortened(title or size, TITLE_SIZE, room)
+    heading = _shortened(title or size, room)
     pen.text((MARGIN, MARGIN + TITLE_SIZE), heading, INK, large, anchor="ls")
     end = _text_width(heading, TITLE_SIZE) + 14
     if title and end + _text_width(size, LABEL_SIZE) <= room:
@@ -259,38 +254,17 @@ def _text_width(text: str, size: int) -> int:
     return round(ImageFont.load_default(size).getlength(text) + 0.5)
 
 
-def _shortened(text: str, size: int, width: int) -> str:
-    """The text, or its beginning and '...', so that it fits into `width` pixels."""
-    if _text_width(text, size) <= width:
-        return text
-    while text and _text_width(f"{text}...", size) > width:
-        text = text[:-1]
-    return f"{text}..."
+def _shortened(title: str, width: int) -> str:
+    """The title, or its beginning and '...', so that it fits into `width` pixels."""
+    beginnings = (title[:n] + "..." for n in range(len(title), 0, -1))
+    shorter = (text for text in (title, *beginnings) if _text_width(text, TITLE_SIZE) <= width)
+    return next(shorter, "...")
 
 
-def _sheet(width: int, height: int) -> PilImage:
-    """An empty picture, unless it would be too large."""
-    if width * height > MAX_PIXELS:
+def empty_sheet(width: int, height: int) -> PilImage:
+    """An empty picture, unless it would take gigabytes, which few programs show."""
+    if width * height > 200_000_000:
         raise ValueError(
             f"the picture would have {width} x {height} pixels; show fewer or smaller images"
         )
     return Image.new("RGB", (width, height), BACKGROUND)
-
-
-def comparison_grid(
-    images: Tensor, entries: Sequence[Entry], draws: int = 3, seed: int = 0
-) -> PilImage:
-    """The same images under each policy, side by side: originals on top, draws below.
-
-    Args:
-        images: uint8 (N, C, H, W) with 1 or 3 channels.
-    """
-    if not entries:
-        raise ValueError("no policies to show")
-    grids = [preview_grid(images, e.policy, draws, seed, title=e.label) for e in entries]
-    width, height = grids[0].size
-    columns = 2 if len(grids) == 4 else min(BESIDE, len(grids))
-    sheet = _sheet(width * columns, height * -(-len(grids) // columns))
-    for i, grid in enumerate(grids):
-        sheet.paste(grid, (i % columns * width, i // columns * height))
-    return sheet

@@ -1,9 +1,10 @@
-"""The layers of a policy as numbers, in words, and as lines of a terminal."""
+"""The layers and operations of a policy as numbers, in words, and as lines of a terminal."""
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -12,20 +13,34 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from deepaa.policy import Policy
+from deepaa.policy import Layers, Policy, Stage
 
 SHOWN_MAGNITUDES = 3
 SURE, LIKELY, NOTEWORTHY = 0.95, 0.5, 0.02
 """From these probabilities on: "almost always", "mostly", and worth a mention beside them."""
 Renderable = Table | Text | Padding
-COLUMNS = 3
-"""Operations side by side in a terminal, which has 80 columns or more."""
 BAR = 10
 """Characters of a bar for probability 1."""
 EIGHTHS = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+FAMILIES: Mapping[str, str] = {
+    "nothing": "identity",
+    "geometry": "shear_x shear_y translate_x translate_y rotate flip crop resized_crop",
+    "colour": "auto_contrast invert equalize solarize posterize "
+    "contrast color brightness sharpness",
+    "erasing": "cutout",
+}
+"""The built-in operations; all others are of the family "own"."""
+RARE = 0.001
+"""An operation below this share of a layer gets no table of its magnitudes there."""
+Operations = tuple[str, ...]
+"""Names of operations that an image meets one after the other, without identity."""
+Shares = dict[Operations, float]
+"""The share of images that meet each sequence of operations."""
+WIDTH = 4096
+"""Partial sequences that are followed; shares below the last of them are lost."""
 
 
-# Numbers
+# Layers
 
 
 class MagnitudeShare(NamedTuple):
@@ -97,13 +112,14 @@ def _layer(policy: Policy, layer: int, probabilities: list[float], top: int | No
         shares.append(OperationShare(name, uses, tuple(magnitudes)))
     # Equal probabilities may differ in their last digits by the order of summation.
     shares.sort(key=lambda share: -round(share.probability, 12))
-    rest = shares[len(shares) if top is None else top :]
+    shown = shares[:top]
+    rest = shares[len(shown) :]
     return LayerTable(
         layer=layer,
         entropy=entropy,
         perplexity=2.0**entropy,
         identity=next((share.probability for share in shares if share.name == "identity"), 0.0),
-        operations=tuple(shares[:top]),
+        operations=tuple(shown),
         others=len(rest),
         others_probability=math.fsum(share.probability for share in rest),
     )
@@ -150,6 +166,106 @@ def as_dict(table: Any) -> Any:
     if isinstance(table, dict):
         return {key: as_dict(value) for key, value in table.items()}
     return [as_dict(item) for item in table] if isinstance(table, tuple | list) else table
+
+
+class OperationRow(NamedTuple):
+    """An operation's probability in every layer, and how its magnitudes are distributed there."""
+
+    name: str
+    family: str
+    probabilities: tuple[float, ...]
+    magnitudes: tuple[float, ...]
+    """Rising; empty for an operation without magnitudes."""
+    shares: tuple[tuple[float, ...], ...]
+    """Per layer and magnitude, summing to 1; empty where the layer hardly uses the operation."""
+
+    @property
+    def uses(self) -> float:
+        """How often an image meets the operation."""
+        return round(sum(self.probabilities), 12)
+
+    @property
+    def peak(self) -> int:
+        """The layer, counted from 1, that uses it most; 0 if none does."""
+        most = max(self.probabilities, default=0.0)
+        return 1 + self.probabilities.index(most) if most else 0
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether it has several magnitudes, and some layer uses it."""
+        return len(self.magnitudes) > 1 and max(self.probabilities, default=0.0) >= RARE
+
+
+def operation_table(policy: Policy, epoch: int = 0) -> tuple[OperationRow, ...]:
+    """The distribution of operations at each layer (the paper's Figure 3, Appendices B and C).
+
+    Operations come family by family, within one in the order of the policy's table.
+    """
+    layers = [
+        {share.name: share for share in layer.operations}
+        for layer in layer_table(policy, epoch, top=None)
+    ]
+    found = []
+    for name in dict.fromkeys(op.name for op in policy.table.operations):
+        own = [layer.get(name, OperationShare(name, 0.0, ())) for layer in layers]
+        levels = {r.magnitude for r in policy.table.rows if r.operation.name == name}
+        magnitudes = tuple(sorted(m for m in levels if m is not None))
+        known = [dict(share.magnitudes) if share.probability >= RARE else None for share in own]
+        shares = (() if k is None else tuple(k.get(m, 0.0) for m in magnitudes) for k in known)
+        family = next((key for key, names in FAMILIES.items() if name in names.split()), "own")
+        probabilities = tuple(share.probability for share in own)
+        found.append(OperationRow(name, family, probabilities, magnitudes, tuple(shares)))
+    order = [*FAMILIES, "own"]
+    return tuple(sorted(found, key=lambda row: order.index(row.family)))
+
+
+def likely_sequences(
+    policy: Policy, top: int = 10, epoch: int = 0
+) -> list[tuple[Operations, float]]:
+    """The most frequent sequences of operations and their shares, the most frequent first.
+
+    Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
+    policy has more than some thousands of them, the shares are lower bounds.
+    """
+    rows = [row.operation.name for row in policy.table.rows]
+    names = [() if name == "identity" else (name,) for name in rows]
+    known: Shares = {(): 1.0}
+    for stage in policy.phase(epoch).stages:
+        for choices in _factors(stage, names):
+            known = _extended(known, choices)
+    return sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))[:top]
+
+
+def _factors(stage: Stage, names: Sequence[Operations]) -> list[Shares]:
+    """Independent parts of a stage: each layer, or all slots of chains at once."""
+    if isinstance(stage, Layers):
+        return [_summed(zip(names, layer, strict=True)) for layer in stage.probabilities.tolist()]
+    ends: list[tuple[Operations, float]] = []
+    parts = (stage.weights, stage.rows, stage.gates)
+    for weight, rows, gates in zip(*(part.tolist() for part in parts), strict=True):
+        chain: Shares = {(): weight}
+        for row, gate in zip(rows, gates, strict=True):
+            chain = _extended(chain, _summed([(names[row], gate), ((), 1 - gate)]))
+        ends += chain.items()
+    return [_summed(ends)]
+
+
+def _summed(items: Iterable[tuple[Operations, float]]) -> Shares:
+    found: Shares = {}
+    for key, p in items:
+        if p > 0:
+            found[key] = found.get(key, 0.0) + p
+    return found
+
+
+def _extended(known: Shares, choices: Shares) -> Shares:
+    """Every sequence followed by every choice; only the likeliest are kept."""
+    found = _summed(
+        (first + second, p * q) for first, p in known.items() for second, q in choices.items()
+    )
+    if len(found) <= WIDTH:
+        return found
+    return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))
 
 
 # Words
@@ -248,21 +364,19 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
     for key, value in sorted(table.info.items()):
         yield Text(f"  {key}: {value}", style="dim")
     for name, layer in alike_layers(table.layers):
-        yield Text()
         yield from _layer_lines(name, layer, ascii_only)
     if not table.layers:
         yield Text("  no layers: images stay as they are")
         return
-    yield Text()
-    yield Text("Expected uses per image", style="bold")
-    height, width = -(-len(table.uses) // COLUMNS), max([14, *(len(u.name) for u in table.uses)])
-    for i in range(height):  # to be read downwards
+    yield Text("\nExpected uses per image", style="bold")
+    height, width = -(-len(table.uses) // 3), max([14, *(len(use.name) for use in table.uses)])
+    for i in range(height):  # three columns of a terminal with 80, to be read downwards
         line = [f"{use.name:<{width}}  {use.uses:8.3f}" for use in table.uses[i::height]]
         yield Text("  " + "  ".join(line))
 
 
 def _layer_lines(name: str, layer: LayerTable, ascii_only: bool) -> Iterator[Renderable]:
-    title = f"{name}, all alike" if name.startswith("Layers") else name
+    title = f"\n{name}, all alike" if name.startswith("Layers") else f"\n{name}"
     numbers = f"entropy {layer.entropy:.2f} bits, perplexity {layer.perplexity:.1f}"
     yield Text.assemble((title, "bold"), f"   {numbers}, identity {percent(layer.identity)}")
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -40,6 +41,8 @@ Record = Mapping[str, Any]
 VERIFY = "verify.json"
 HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
+DEFAULTS = {True: ", defaults on", False: ", defaults off", None: ""}
+"""What was said of the default augmentation; None leaves it to the policy."""
 
 
 # Reading
@@ -106,14 +109,10 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
 
 def _with_found(subject: Subject, folder: Path, own: Sequence[Operation]) -> Subject:
     """The subject with the layers of its newest checkpoint, the unfinished one among them."""
+    state: dict[str, torch.Tensor] = {}
     for name in (NEWEST.state, PREVIOUS.state):
-        try:
-            state = load_file(folder / name)
-            break
-        except (OSError, SafetensorError):  # the run may be replacing it just now
-            continue
-    else:
-        return subject
+        with suppress(OSError, SafetensorError):  # the run may be replacing it just now
+            state = state or load_file(folder / name)
     if "search.found" not in state:
         return subject
     settings = settings_from_json(subject.config, own)
@@ -186,10 +185,8 @@ def dropped_layer(records: Sequence[Record]) -> LayerTable | None:
     last = next((r for r in reversed(records) if r.get("kind") == "layer"), None)
     if last is None or last["kept"] or last.get("perplexity") is None:
         return None
-    perplexity = last["perplexity"]
-    return LayerTable(
-        last["layer"], math.log2(perplexity), perplexity, last["identity"], (), 0, 0.0
-    )
+    layer, perplexity = last["layer"], last["perplexity"]
+    return LayerTable(layer, math.log2(perplexity), perplexity, last["identity"], (), 0, 0.0)
 
 
 def stop_text(subject: Subject) -> str:
@@ -249,8 +246,7 @@ def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
 
 def peak_memory(records: Iterable[Record]) -> float | None:
     """Most GB of the GPU that a search had in use; None where nobody looked."""
-    found = [r["memory"] for r in records if r.get("memory") is not None]
-    return max(found, default=None)
+    return max((r["memory"] for r in records if r.get("memory") is not None), default=None)
 
 
 # Trainings
@@ -305,9 +301,9 @@ def accuracy_row(seeds: Sequence[SeedResult], facts: Mapping[str, Any]) -> Accur
     """The row of one results.json."""
     policy = facts.get("policy", {})
     found = summary([result.accuracy for result in seeds])
-    first = policy.get("first_layers")
+    label, first = _ref(policy).label, policy.get("first_layers")
     return AccuracyRow(
-        method=_ref(policy).label + (f", first {first}" if first else "") + _defaults(policy),
+        method=label + (f", first {first}" if first else "") + DEFAULTS[policy.get("defaults")],
         layers=policy.get("layers", 0),
         data=facts.get("images", {}).get("data", "?"),
         model=facts.get("model", "?"),
@@ -322,18 +318,12 @@ def _ref(policy: Mapping[str, Any]) -> PolicyRef:
     return parse_policy_ref(str(policy.get("name") or "none"))
 
 
-def _defaults(policy: Mapping[str, Any]) -> str:
-    """What was said of the default augmentation; nothing leaves it to the policy."""
-    return {True: ", defaults on", False: ", defaults off", None: ""}[policy.get("defaults")]
-
-
 def accuracy_by_setting(results: Results) -> dict[str, list[AccuracyRow]]:
     """Trainings on the same images with the same network for as long, together; the best first."""
     found: dict[str, list[AccuracyRow]] = {}
     for row in sorted(accuracy_rows(results), key=lambda row: (row.setting, -row.mean)):
         parts = (row.data, row.model, plural(row.epochs, "epoch"), row.differs)
-        setting = ", ".join(filter(None, parts))
-        found.setdefault(setting, []).append(row)
+        found.setdefault(", ".join(filter(None, parts)), []).append(row)
     return found
 
 
@@ -367,7 +357,7 @@ def _family_and_depth(policy: Mapping[str, Any]) -> tuple[str, int | None]:
     """
     ref = _ref(policy)
     layers = ref.arguments.get("layers")
-    family = (ref.label if layers is None else str(ref.name)) + _defaults(policy)
+    family = (ref.label if layers is None else str(ref.name)) + DEFAULTS[policy.get("defaults")]
     given = policy.get("first_layers") or layers
     if given is not None:
         return family, int(given)
