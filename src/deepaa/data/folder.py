@@ -14,9 +14,8 @@ from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.splits import NoTestPartError
 
 PARTS = ("train", "test", "val", "valid", "validation")
-"""Folder names that are parts of a data set, not classes, when they hold class folders."""
-TEST_PARTS = PARTS[1:]
-"""Folders that serve as the test part: the first one that holds class folders."""
+"""Folder names that are parts of a data set, not classes, when they hold class folders.
+Of those after train, the first one that does is the test part."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +108,7 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
         advice = "give a folder that has either parts or classes"
         raise ValueError(f"{place}: {both} beside them hold images; {advice}")
     unlabelled = [name for name in PARTS if name not in parts and _holds_image(root / name)]
-    wanted = TEST_PARTS if split == "test" else (split,)
+    wanted = PARTS[1:] if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
     if chosen is None:
         more = f"; no class folders in {listed(unlabelled)}" if unlabelled else ""

@@ -64,7 +64,8 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         """Check the values that a user can get wrong."""
-        check_size(self.size)
+        if self.size is not None:
+            check_size(self.size)
         if self.on_bad_image not in ("stop", "skip"):
             raise ValueError(f"--on-bad-image should be stop or skip, got {self.on_bad_image!r}")
 
@@ -316,7 +317,7 @@ def load_embedded() -> EmbeddedData:
 
 def embedded_is_intact() -> bool:
     """Whether the embedded images decode to the pixels they were made from (by checksum)."""
-    description = _description()
+    description = json.loads(_resource("cifar10.json"))
     return all(
         hashlib.sha256(_sheet(part).tobytes()).hexdigest() == description[part]["sha256"]
         for part in ("train", "test")
@@ -324,17 +325,13 @@ def embedded_is_intact() -> bool:
 
 
 def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
-    description, pixels = _description(), _sheet(split)
+    description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
     if size is not None:
         pixels = arrays.stacked(pixels, size, EMBEDDED)
     else:
         pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
     labels = torch.tensor(description[split]["labels"], dtype=torch.int64)
     return pixels, labels, tuple(description["class_names"])
-
-
-def _description() -> Any:
-    return json.loads(_resource("cifar10.json"))
 
 
 @cache  # decoding takes a tenth of a second

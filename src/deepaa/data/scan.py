@@ -168,12 +168,9 @@ def check_files(
 ) -> tuple[ImageTree, ScanReport | None]:
     """The files that can be decoded; the bad ones stop it, all named, or are left out.
 
-    The report is None if no file was decoded. Of several processes each decodes its share.
-
-    Args:
-        scan: Whether to decode the files now, unless they are `known`.
-        known: What `StreamedImages.scanned` gave for them before. It holds as long as no good file
-            has another name, length or class.
+    `StreamedImages` explains the arguments; `known` holds as long as no good file has another name,
+    length or class. The report is None if no file was decoded. Of several processes each decodes
+    its share.
     """
     report = None if known is None else _still_valid(tree, known)
     if report is None and scan:

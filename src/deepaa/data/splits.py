@@ -36,8 +36,6 @@ Sizes = tuple[int, int, int]
 """Of pretrain, search and validation."""
 HOLDOUT = 0.1
 """Share that is held out of images without a test part."""
-HOLDOUT_SEED = 0
-"""The same images are held out whatever the seed of a training."""
 
 _log = logging.getLogger(__name__)
 
@@ -138,8 +136,8 @@ def held_out(data: LabelledImages, share: float) -> TrainTest:
             f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
             f"too few to train {classes} classes"
         )
-    sizes, names = (n - count, 0, count), data.class_names
-    train, _, test = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=names)
+    sizes = n - count, 0, count  # by seed 0: the same images whatever the seed of a training
+    train, _, test = stratified_splits(data.labels, sizes, class_names=data.class_names)
     how = f"{share:g} of the training images, held out"
     return TrainTest(_subset(data, train), _subset(data, test), how)
 
