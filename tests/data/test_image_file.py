@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deepaa.data.scan import load_images
+from deepaa.data.load import load_images
 
 
 def save(path, pixels, **options):

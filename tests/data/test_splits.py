@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deepaa.data.embedded import load_embedded
+from deepaa.data.load import load_embedded
 from deepaa.data.splits import SearchSubset, Splits, check_labels, default_sizes, stratified_splits
 
 

@@ -22,7 +22,7 @@ from policy_text import loads
 from torchvision.transforms import InterpolationMode, autoaugment, v2
 from torchvision.transforms import functional as F
 
-from deepaa.data.embedded import load_embedded
+from deepaa.data.load import load_embedded
 from deepaa.ops import kernels_c, kernels_torch
 from deepaa.ops.apply import Draw, apply_batch, pil_to_tensor, run_pil, tensor_to_pil
 from deepaa.ops.plan import plan_for, resolve

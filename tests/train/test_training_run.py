@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from deepaa.data.load import LabelledImages, fingerprint
+from deepaa.data.splits import LabelledImages, fingerprint
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.runs import Run, RunError, open_in_main, read_history, read_json

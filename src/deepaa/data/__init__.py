@@ -4,27 +4,28 @@ Here belongs what reads, checks and divides images. What changes their pixels is
 `deepaa.ops`.
 """
 
-from deepaa.data.embedded import embedded_is_intact, load_embedded
 from deepaa.data.image_file import Reading
 from deepaa.data.load import (
     EMBEDDED,
     DataSpec,
-    LabelledImages,
-    TrainTest,
-    absent_classes,
     absolute_root,
     absolute_source,
     as_images,
-    checked,
+    embedded_is_intact,
     load_dataset,
+    load_embedded,
+    load_images,
 )
-from deepaa.data.scan import load_images
 from deepaa.data.splits import (
     INDEX,
+    LabelledImages,
     SearchSubset,
     Splits,
+    TrainTest,
+    absent_classes,
     batch_rows,
     batch_sizes,
+    checked,
     default_sizes,
     epoch_order,
     stratified_splits,

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from numpy.lib.npyio import NpzFile
 from PIL.Image import Image as PilImage
 from torch import Tensor
 
@@ -127,62 +128,14 @@ WHOLE: Pairs = (("x", "y"), ("images", "labels"))
 """Names of the images and their labels; a file without parts is all training data."""
 
 
-class Arrays:
-    """The arrays of an open .npz file."""
-
-    def __init__(self, data: np.lib.npyio.NpzFile) -> None:
-        """`data` was opened with allow_pickle=False."""
-        self._data = data
-        self.names: list[str] = list(data.files)
-
-    def images(self, name: str) -> Pixels:
-        """uint8 (N, H, W, 1 or 3), whichever way it is stored.
-
-        Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
-        """
-        stored = self.read(name)
-        if stored.dtype != np.uint8:
-            raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
-        array = stored[..., None] if stored.ndim == 3 else stored
-        if array.ndim == 4 and array.shape[3] not in (1, 3):
-            array = array.transpose(0, 2, 3, 1)
-        if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
-            shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
-            raise ValueError(f"{name} has shape {stored.shape}, expected {shapes}")
-        return array
-
-    def labels(self, name: str) -> Tensor:
-        """int64 (N,), also from (N, 1)."""
-        array = self.read(name)
-        if array.ndim == 2 and array.shape[1] == 1:
-            array = array[:, 0]
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            kind = f"{array.dtype} of shape {array.shape}"
-            wanted = "the number of each image's class: integers (N,)"
-            raise ValueError(f"{name} holds {kind}, expected {wanted}")
-        return torch.from_numpy(array.astype(np.int64))
-
-    def first_of(self, pairs: Pairs) -> tuple[str, str] | None:
-        """The first pair of names of which the file has both arrays."""
-        return next((pair for pair in pairs if set(pair) <= set(self.names)), None)
-
-    def read(self, name: str) -> npt.NDArray[Any]:
-        """The array as it is stored, if the memory allows."""
-        entries = self._data.zip.infolist() if self._data.zip else []
-        stored = {entry.filename: entry.file_size for entry in entries}
-        check_memory(stored.get(f"{name}.npy", 0), f"array {name}")
-        found: npt.NDArray[Any] = self._data[name]
-        return found
-
-
 @contextmanager
-def open_npz(path: Path) -> Iterator[Arrays]:
-    """The file's arrays; whatever is wrong with it is a ValueError that begins with its path."""
+def open_npz(path: Path) -> Iterator[NpzFile]:
+    """The file, open; whatever is wrong with it is a ValueError that begins with its path."""
     try:
         with np.load(path, allow_pickle=False) as data:
-            if not isinstance(data, np.lib.npyio.NpzFile):
+            if not isinstance(data, NpzFile):
                 raise ValueError("not an .npz file")
-            yield Arrays(data)
+            yield data
     except (MemoryError, NoTestPartError) as error:
         raise type(error)(f"{shown(path)}: {error}") from error
     except Exception as error:  # zipfile, zlib and numpy each raise their own
@@ -192,25 +145,84 @@ def open_npz(path: Path) -> Iterator[Arrays]:
 def read_npz(path: Path, split: str, size: int | None) -> Part:
     """The "train" or "test" part of a file."""
     pairs = (*TRAIN, *WHOLE) if split == "train" else TEST
-    with open_npz(path) as arrays:
-        pair = arrays.first_of(pairs)
+    with open_npz(path) as data:
+        pair = _first_of(pairs, data)
         if pair is None:
             choices = " or ".join(f"{x} and {y}" for x, y in pairs)
             error = NoTestPartError if split == "test" else ValueError
-            raise error(f"has no {split} part: no {choices}; it has {arrays.names}")
+            raise error(f"has no {split} part: no {choices}; it has {data.files}")
         x, y = pair
-        images, labels = arrays.images(x), arrays.labels(y)
+        images, labels = _images(data, x), _labels(data, y)
         if len(images) != len(labels):
             raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
-        if "class_names" in arrays.names:
-            names = tuple(map(str, arrays.read("class_names")))
+        if "class_names" in data.files:
+            names = tuple(map(str, _array(data, "class_names")))
             check_labels(labels, len(names), y)
         else:
             classes = check_labels(labels, place=y)
-            if split == "test" and (train := arrays.first_of(TRAIN)):
-                classes = max(classes, check_labels(arrays.labels(train[1]), place=train[1]))
+            if split == "test" and (train := _first_of(TRAIN, data)):
+                classes = max(classes, check_labels(_labels(data, train[1]), place=train[1]))
             names = tuple(str(c) for c in range(classes))
-    return stacked(images, size, shown(path)), labels, names
+    return stacked(images, size, shown(path)), labels.long(), names
+
+
+def some_of_npz(path: Path, limit: int) -> Pixels:
+    """Up to `limit` images (N, H, W, 1 or 3), spread evenly over the first array that has any."""
+    names = [x for x, _ in (*reversed(WHOLE), *TRAIN, *TEST)]
+    with open_npz(path) as data:
+        name = next((name for name in names if name in data.files), None)
+        if name is None:
+            raise ValueError(f"no array named {', '.join(names)}; it has {data.files}")
+        pixels = _images(data, name)
+    return pixels[spread(len(pixels), limit)]
+
+
+def spread(n: int, limit: int) -> list[int]:
+    """Up to `limit` evenly spaced places of n, so that a folder per class shows every class."""
+    count = min(n, limit)
+    return [i * n // count for i in range(count)]
+
+
+def _first_of(pairs: Pairs, data: NpzFile) -> tuple[str, str] | None:
+    """The first pair of names of which the file has both arrays."""
+    return next((pair for pair in pairs if set(pair) <= set(data.files)), None)
+
+
+def _images(data: NpzFile, name: str) -> Pixels:
+    """uint8 (N, H, W, 1 or 3), whichever way it is stored.
+
+    Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
+    """
+    stored = _array(data, name)
+    if stored.dtype != np.uint8:
+        raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
+    array = stored[..., None] if stored.ndim == 3 else stored
+    if array.ndim == 4 and array.shape[3] not in (1, 3):
+        array = array.transpose(0, 2, 3, 1)
+    if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
+        shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
+        raise ValueError(f"{name} has shape {stored.shape}, expected {shapes}")
+    return array
+
+
+def _labels(data: NpzFile, name: str) -> Tensor:
+    """int64 or uint64 (N,), also from (N, 1)."""
+    array = _array(data, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        kind = f"{array.dtype} of shape {array.shape}"
+        wanted = "the number of each image's class: integers (N,)"
+        raise ValueError(f"{name} holds {kind}, expected {wanted}")
+    return torch.from_numpy(array.astype(f"{array.dtype.kind}8"))
+
+
+def _array(data: NpzFile, name: str) -> npt.NDArray[Any]:
+    """The array as it is stored, if the memory allows."""
+    entries = data.zip.infolist() if data.zip else []
+    check_memory(sum(e.file_size for e in entries if e.filename == f"{name}.npy"), f"array {name}")
+    found: npt.NDArray[Any] = data[name]
+    return found
 
 
 # torchvision

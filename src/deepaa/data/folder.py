@@ -14,9 +14,8 @@ from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.splits import NoTestPartError
 
 PARTS = ("train", "test", "val", "valid", "validation")
-"""Folder names that are parts of a data set, not classes, when they hold class folders."""
-TEST_PARTS = PARTS[1:]
-"""Folders that serve as the test part: the first one that holds class folders."""
+"""Folder names that are parts of a data set, not classes, when they hold class folders.
+Of those after train, the first one that does is the test part."""
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +108,7 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
         advice = "give a folder that has either parts or classes"
         raise ValueError(f"{place}: {both} beside them hold images; {advice}")
     unlabelled = [name for name in PARTS if name not in parts and _holds_image(root / name)]
-    wanted = TEST_PARTS if split == "test" else (split,)
+    wanted = PARTS[1:] if split == "test" else (split,)
     chosen = next((name for name in wanted if name in parts), None)
     if chosen is None:
         more = f"; no class folders in {listed(unlabelled)}" if unlabelled else ""
@@ -125,11 +124,6 @@ def _part(root: Path, split: str) -> tuple[Path, Path]:
 def _folders(folder: Path) -> list[str]:
     """Names of the visible folders in a folder, sorted; empty where there is none."""
     return _Walk(folder, outside_links=True).class_folders(folder) if folder.is_dir() else []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    # the entry's own method raises for a link to itself
-    return Path(entry.path).is_dir() if entry.is_symlink() else entry.is_dir()
 
 
 def _is_image_name(name: str) -> bool:
@@ -156,40 +150,43 @@ class _Walk:
         """Names of the folders in a part, sorted, without links back to it or to the root."""
         if self._leads_out(part):
             return []
-        names = []
-        for entry in self._entries(part):
-            if not _is_folder(entry):
-                image = _is_image_name(entry.name)
-                self.ignored["outside a class folder" if image else "other suffix"] += 1
-            elif os.path.realpath(entry.path) in (os.path.realpath(part), self._root):
-                self.ignored["linked again"] += 1
-            else:
-                names.append(entry.name)
+        entries = list(self._entries(part, {os.path.realpath(part), self._root}))
+        names = [path.name for path, is_folder in entries if is_folder]
+        self.ignored["outside a class folder"] += len(entries) - len(names)
         return names
 
     def images(self, folder: Path, seen: set[str] | None = None) -> Iterator[Path]:
         """Image files at any depth but not in folders `seen`, sorted by the parts of their path."""
         if seen is None:  # links to the folders above would bring in the images of other classes
             seen = {os.path.realpath(place) for place in (folder, folder.parent, self._root)}
-        for entry in self._entries(folder):
-            if not _is_folder(entry):
-                if _is_image_name(entry.name):
-                    yield Path(entry.path)
-                else:
-                    self.ignored["other suffix"] += 1
-            elif (real := os.path.realpath(entry.path)) in seen:
-                self.ignored["linked again"] += 1
+        for path, is_folder in self._entries(folder, seen):
+            if is_folder:
+                seen.add(os.path.realpath(path))
+                yield from self.images(path, seen)
             else:
-                seen.add(real)
-                yield from self.images(Path(entry.path), seen)
+                yield path
 
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """Visible entries in sorted order, without links that lead out of the root."""
+    def _entries(self, folder: Path, seen: set[str]) -> Iterator[tuple[Path, bool]]:
+        """Visible image files and folders, sorted, each with whether it is a folder.
+
+        Links that lead out of the root, and those to folders `seen`, are left out.
+        """
         with os.scandir(folder) as entries:
             every = sorted(entries, key=lambda entry: entry.name)
         visible = [entry for entry in every if not entry.name.startswith(".")]
         self.ignored["hidden"] += len(every) - len(visible)
-        return [e for e in visible if not (e.is_symlink() and self._leads_out(Path(e.path)))]
+        for entry in visible:
+            path, is_link = Path(entry.path), entry.is_symlink()
+            if is_link and self._leads_out(path):
+                continue
+            # the entry's own method raises for a link to itself
+            is_folder = path.is_dir() if is_link else entry.is_dir()
+            if is_folder and os.path.realpath(path) in seen:
+                self.ignored["linked again"] += 1
+            elif is_folder or _is_image_name(entry.name):
+                yield path, is_folder
+            else:
+                self.ignored["other suffix"] += 1
 
     def _leads_out(self, path: Path) -> bool:
         real = os.path.realpath(path)

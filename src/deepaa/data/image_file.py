@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -92,15 +91,20 @@ class NoPixelRangeError(ValueError):
     """The pixels have no fixed range."""
 
 
-@contextmanager
-def quiet_pillow() -> Iterator[None]:
+_REASONS = {
+    UnidentifiedImageError: Reason.NOT_AN_IMAGE,
+    DecompressionBombError: Reason.TOO_MANY_PIXELS,
+    NoPixelRangeError: Reason.NO_PIXEL_RANGE,
+}
+"""What the errors of decoding mean; any other one means that the file is damaged."""
+
+
+def quiet_pillow() -> warnings.catch_warnings[None]:
     """Inside it, Pillow warns neither of damaged EXIF data nor of sizes, which we handle.
 
     Enter it once around all threads that decode: Python's warning filters are global.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    return warnings.catch_warnings(action="ignore")
 
 
 def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
@@ -115,28 +119,18 @@ def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
     except MemoryError:  # says something about the machine, not about the file
         raise
     except Exception as error:  # damaged files raise whatever Pillow's parsing happens to hit
-        return BadFile(path, *_why(error))
+        detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        reason = _REASONS.get(type(error), Reason.DAMAGED)
+        if isinstance(error, OSError) and error.errno is not None:  # Pillow's own have no number
+            reason = Reason.UNREADABLE
+        return BadFile(path, reason, "not an image" if reason is Reason.NOT_AN_IMAGE else detail)
 
 
-def _why(error: Exception) -> tuple[Reason, str]:
-    detail = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, UnidentifiedImageError):
-        return Reason.NOT_AN_IMAGE, "not an image"
-    if isinstance(error, DecompressionBombError):
-        return Reason.TOO_MANY_PIXELS, detail
-    if isinstance(error, NoPixelRangeError):
-        return Reason.NO_PIXEL_RANGE, detail
-    if isinstance(error, OSError) and error.errno is not None:  # Pillow's own have no number
-        return Reason.UNREADABLE, detail
-    return Reason.DAMAGED, detail
-
-
-def _decode(path: Path, reading: Reading) -> Decoded | BadFile:
+def _decode(path: Path, reading: Reading) -> Decoded:
     with Image.open(path) as image:
         if (pixels := image.width * image.height) > reading.max_pixels:
             size = f"{image.width} x {image.height} is {pixels:,} pixels"
-            detail = f"{size}, over the limit of {reading.max_pixels:,}"
-            return BadFile(path, Reason.TOO_MANY_PIXELS, detail)
+            raise DecompressionBombError(f"{size}, over the limit of {reading.max_pixels:,}")
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
         orientation = _orientation(image) if reading.apply_exif else 1

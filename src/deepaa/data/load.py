@@ -4,61 +4,32 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import io
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from deepaa.data import arrays
-from deepaa.data.embedded import load_embedded
+from deepaa.data import arrays, splits
 from deepaa.data.folder import list_images
-from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, listed, shown
-from deepaa.data.scan import OnBadImage, ScanReport, read_images
-from deepaa.data.splits import NoTestPartError, SearchSubset, Sizes, check_labels, stratified_splits
+from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
+from deepaa.data.scan import OnBadImage, read_images, read_some
+from deepaa.data.splits import LabelledImages, NoTestPartError, SearchSubset, Sizes, TrainTest
 from deepaa.ops import check_images
 from deepaa.runs import from_plain, to_plain
 
 EMBEDDED = "embedded"
-HOLDOUT = 0.1
-"""Share that is held out of images without a test part."""
-HOLDOUT_SEED = 0
-"""The same images are held out whatever the seed of a training."""
-
 _log = logging.getLogger(__name__)
-
-
-class LabelledImages(NamedTuple):
-    """A labelled data set, or one part of it, in memory."""
-
-    images: Tensor
-    """uint8 (N, 3, H, W) RGB, on the CPU."""
-    labels: Tensor
-    """int64 (N,), in 0..C-1."""
-    class_names: tuple[str, ...]
-    """C names; those without a name are called by their number."""
-    name: str
-    """What the source is called in records, such as "cifar10" or the name of a folder."""
-    fingerprint: str
-    """sha256 over shapes, pixels and labels, in hexadecimal."""
-    report: ScanReport | None = None
-    """For image folders: which files were left out and what else was noticed."""
-    subset_sizes: Sizes | None = None
-    """Where only a part of a folder was read: the sizes of the splits for which it is enough."""
-
-
-class TrainTest(NamedTuple):
-    """Images to train on, and others to test on."""
-
-    train: LabelledImages
-    test: LabelledImages
-    how: str
-    """Where the test images come from, for the record."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +103,14 @@ class DataSpec:
         if split not in ("train", "test"):
             raise ValueError(f"split should be 'train' or 'test', got {split!r}")
         if self.data is None or self.data == EMBEDDED:
-            return _load_embedded(split, self.size)
+            return splits.labelled(*_read_embedded(split, self.size), EMBEDDED, split)
         if (name := arrays.torchvision_name(self.data)) is not None:
             root = Path(self.root or "data")
             read = arrays.read_torchvision(name, split, root, self.size, download=download)
-            return _labelled(*read, arrays.SHORT_NAMES.get(name, name), split)
+            return splits.labelled(*read, arrays.SHORT_NAMES.get(name, name), split)
         path = Path(self.data)
         if path.is_file() and path.suffix.lower() == ".npz":
-            return _labelled(*arrays.read_npz(path, split, self.size), path.stem, split)
+            return splits.labelled(*arrays.read_npz(path, split, self.size), path.stem, split)
         if path.is_dir():
             return self._load_folder(path, split, subset)
         raise _unknown(self.data)
@@ -154,7 +125,7 @@ class DataSpec:
             sizes, tree = subset.part_sizes(tree.labels), tree.subset(places)
         images, labels, report = read_images(tree, self.size, self.reading, self.on_bad_image)
         name = path.resolve().name
-        data = _labelled(images, torch.tensor(labels), tree.class_names, name, split)
+        data = splits.labelled(images, torch.tensor(labels), tree.class_names, name, split)
         return data._replace(report=report, subset_sizes=sizes)
 
     def load_test(self, *, download: bool = False) -> LabelledImages | None:
@@ -186,15 +157,15 @@ class DataSpec:
         if test is not None:
             other = replace(self, data=str(test))
             found = other.load_test(download=download) or other.load(download=download)
-            found = _with_classes_of(train, found, shown(test))
-            return checked(TrainTest(train, found, f"given: {found.name}"))
+            found = splits.with_classes_of(train, found, shown(test))
+            return splits.checked(TrainTest(train, found, f"given: {found.name}"))
         if holdout is None:
             try:
                 official = self.load(split="test", download=download)
-                return checked(TrainTest(train, official, "the test part of the data set"))
+                return splits.checked(TrainTest(train, official, "the test part of the data set"))
             except NoTestPartError as error:
-                _log.warning("%s; %g of the training images are held out", error, HOLDOUT)
-        return held_out(train, HOLDOUT if holdout is None else holdout)
+                _log.warning("%s; %g of the training images are held out", error, splits.HOLDOUT)
+        return splits.held_out(train, splits.HOLDOUT if holdout is None else holdout)
 
     def subset(self, seed: int) -> SearchSubset | None:
         """What the run with this seed has read of its folder; None for all of it."""
@@ -261,7 +232,7 @@ def as_images(data: object) -> LabelledImages:
     if isinstance(data, Dataset):
         if not hasattr(data, "__len__"):
             raise TypeError(f"{kind} has no length; a data set that is read by number is needed")
-        return _labelled(*arrays.read_items(data, kind), kind, "train")
+        return splits.labelled(*arrays.read_items(data, kind), kind, "train")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
             f"data should be a source, a path, a torch Dataset or (images, labels), got {kind}"
@@ -273,18 +244,9 @@ def as_images(data: object) -> LabelledImages:
         raise ValueError(f"images should be (N, C, H, W) with 1 or 3 channels, got {shape}")
     if labels.shape != (len(images),):
         raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
-    names = tuple(str(i) for i in range(check_labels(labels)))
+    names = tuple(str(i) for i in range(splits.check_labels(labels)))
     labels = labels.long()
-    return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
-
-
-def fingerprint(images: Tensor, labels: Tensor) -> str:
-    """The sha256 over shapes, pixels and labels that identifies a data set on any machine."""
-    digest = hashlib.sha256(f"{tuple(images.shape)} {tuple(labels.shape)}".encode())
-    for start in range(0, len(images), 1024):  # a part at a time, should a copy be needed
-        digest.update(images[start : start + 1024].contiguous().numpy().tobytes())
-    digest.update(labels.to(torch.int64).numpy().astype("<i8").tobytes())
-    return digest.hexdigest()
+    return LabelledImages(images, labels, names, "tensors", splits.fingerprint(images, labels))
 
 
 def _unknown(source: str) -> Exception:
@@ -300,91 +262,87 @@ def _unknown(source: str) -> Exception:
     )
 
 
-def _load_embedded(split: str, size: int | None) -> LabelledImages:
-    train_images, train_labels, test_images, test_labels, names = load_embedded()
-    is_train = split == "train"
-    pixels = (train_images if is_train else test_images).numpy()
+def load_images(
+    source: str | Path | None = None, limit: int = 8, size: int | None = None
+) -> Tensor:
+    """Up to `limit` images of `source` as uint8 (N, 3, H, W), spread evenly over it.
+
+    Files become RGB as `to_rgb` says, turned as their EXIF orientation says.
+
+    Args:
+        source: A folder (with any folders below it, in sorted order), an image file, a .npz file
+            with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
+            embedded training images, from the first one on.
+        size: Side of the square images: the shorter side is resized to it and the middle cut out.
+            None keeps images that all have one size of up to 512 pixels a side; others get 224.
+    """
+    if limit < 1:
+        raise ValueError(f"limit should be at least 1, got {limit}")
+    if source is None:
+        found = arrays.stacked(_sheet("train")[:limit], size, EMBEDDED)
+    elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
+        found = arrays.stacked(arrays.some_of_npz(path, limit), size, str(path))
+    else:
+        found = read_some(path, limit, size)
+    return torch.from_numpy(found)
+
+
+# The embedded images
+
+
+class EmbeddedData(NamedTuple):
+    """A class-balanced part of CIFAR-10 (Krizhevsky, 2009) that comes with the package."""
+
+    train_images: Tensor
+    """uint8 (4000, 3, 32, 32)."""
+    train_labels: Tensor
+    """int64 (4000,)."""
+    test_images: Tensor
+    """uint8 (1000, 3, 32, 32)."""
+    test_labels: Tensor
+    """int64 (1000,)."""
+    class_names: tuple[str, ...]
+
+
+def load_embedded() -> EmbeddedData:
+    """The first 400 training and 100 test images of each class of CIFAR-10, in the official order.
+
+    Classes take turns (image i has class i % 10), so the first n images are balanced for every n.
+    The tensors are the caller's own: writing to them changes nothing for the next caller.
+    """
+    train, labels, names = _read_embedded("train")
+    test, test_labels, _ = _read_embedded("test")
+    return EmbeddedData(torch.from_numpy(train), labels, torch.from_numpy(test), test_labels, names)
+
+
+def embedded_is_intact() -> bool:
+    """Whether the embedded images decode to the pixels they were made from (by checksum)."""
+    description = json.loads(_resource("cifar10.json"))
+    return all(
+        hashlib.sha256(_sheet(part).tobytes()).hexdigest() == description[part]["sha256"]
+        for part in ("train", "test")
+    )
+
+
+def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
+    description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
     if size is not None:
-        pixels = arrays.stacked(pixels.transpose(0, 2, 3, 1), size, EMBEDDED)
-    return _labelled(pixels, train_labels if is_train else test_labels, names, EMBEDDED, split)
+        pixels = arrays.stacked(pixels, size, EMBEDDED)
+    else:
+        pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    labels = torch.tensor(description[split]["labels"], dtype=torch.int64)
+    return pixels, labels, tuple(description["class_names"])
 
 
-def _labelled(
-    pixels: Pixels, labels: Tensor, class_names: tuple[str, ...], name: str, split: str
-) -> LabelledImages:
-    """Checks that hold for every source, and the fingerprint."""
-    check_labels(labels, len(class_names), f"{name}: labels")
-    if len(class_names) < 2:
-        raise ValueError(f"{shown(name)}: only one class, {class_names[0]}; it takes at least two")
-    missing = _without_images(class_names, labels)
-    if missing and split == "train":  # as where labels count from 1
-        raise ValueError(
-            f"{shown(name)}: {len(missing)} of {len(class_names)} classes have no image: "
-            f"{listed(missing)}; labels should count from 0 without gaps"
-        )
-    images = torch.from_numpy(np.ascontiguousarray(pixels))
-    return LabelledImages(images, labels, class_names, name, fingerprint(images, labels))
+@cache  # decoding takes a tenth of a second
+def _sheet(part: str) -> Pixels:
+    """The images (N, 32, 32, 3) of "train" or "test", which are stored as the tiles of one."""
+    with Image.open(io.BytesIO(_resource(f"cifar10_{part}.webp"))) as sheet:
+        columns = sheet.width // 32
+        pixels = np.asarray(sheet.convert("RGB"))
+    tiles = pixels.reshape(-1, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
+    return np.ascontiguousarray(tiles).reshape(-1, 32, 32, 3)
 
 
-def held_out(data: LabelledImages, share: float) -> TrainTest:
-    """A stratified share of the images as test images; the rest trains."""
-    n, classes = len(data.labels), len(data.class_names)
-    count = max(classes, round(share * n))
-    if n - count < classes:
-        raise ValueError(
-            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
-            f"too few to train {classes} classes"
-        )
-    sizes, names = (n - count, 0, count), data.class_names
-    train, _, test = stratified_splits(data.labels, sizes, HOLDOUT_SEED, class_names=names)
-    how = f"{share:g} of the training images, held out"
-    return TrainTest(_subset(data, train), _subset(data, test), how)
-
-
-def _subset(data: LabelledImages, indices: Tensor) -> LabelledImages:
-    indices = indices.sort().values
-    images, labels = data.images[indices], data.labels[indices]
-    return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
-
-
-def _with_classes_of(train: LabelledImages, found: LabelledImages, place: str) -> LabelledImages:
-    """Test images of another source, their labels counted as the training images' are."""
-    names = found.class_names
-    if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
-        _log.warning("%s: labels without names count as the training images' do", place)
-        names = train.class_names
-    if unknown := [name for name in names if name not in train.class_names]:
-        raise ValueError(
-            f"{place}: {len(unknown)} classes that the training images do not have: "
-            f"{listed(unknown)}; they have {listed(train.class_names)}"
-        )
-    numbers = torch.tensor([train.class_names.index(name) for name in names])
-    return found._replace(labels=numbers[found.labels], class_names=train.class_names)
-
-
-def checked(both: TrainTest) -> TrainTest:
-    """Both parts, if they have the same classes and sizes; classes without tests are named."""
-    train, test, _ = both
-    if len(train.class_names) != len(test.class_names):
-        counts = f"{len(train.class_names)} classes to train on, but {len(test.class_names)}"
-        raise ValueError(f"{train.name}: {counts} to test on")
-    if train.images.shape[1:] != test.images.shape[1:]:
-        sizes = [" x ".join(map(str, part.images.shape[2:])) for part in (train, test)]
-        found = f"training images are {sizes[0]}, test images {sizes[1]} pixels"
-        raise ValueError(f"{train.name}: {found}; bring both to one size with --size")
-    if absent := absent_classes(train.class_names, test.labels):
-        _log.warning("%s: %s", train.name, absent)
-    return both
-
-
-def absent_classes(class_names: Sequence[str], labels: Tensor) -> str | None:
-    """A line about the classes that no test image has; None where each has some."""
-    if not (absent := _without_images(class_names, labels)):
-        return None
-    classes = f"{len(absent)} of {len(class_names)} classes: {listed(absent)}"
-    return f"no test images of {classes}; the test says nothing about them"
-
-
-def _without_images(class_names: Sequence[str], labels: Tensor) -> list[str]:
-    present = set(labels.tolist())
-    return [name for i, name in enumerate(class_names) if i not in present]
+def _resource(name: str) -> bytes:
+    return resources.files("deepaa.data").joinpath("cifar10", name).read_bytes()

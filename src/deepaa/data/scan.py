@@ -14,11 +14,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from deepaa import distributed
-from deepaa.data.arrays import ImageStack, open_npz, stacked
-from deepaa.data.embedded import load_embedded
+from deepaa.data.arrays import ImageStack, spread
 from deepaa.data.folder import ImageTree, all_images
 from deepaa.data.image_file import (
     DEFAULT_READING,
@@ -39,8 +37,6 @@ LIMIT_BAD = 0.01
 MOST_THREADS = 64
 _CHUNK = 256
 """Images decoded at a time: bounds the memory, and the time to an interrupt."""
-ARRAY_NAMES = ("images", "x", "x_train", "train_images", "x_test", "test_images")
-"""Names under which a .npz file may hold its images; the first one present is read."""
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
@@ -84,10 +80,8 @@ class ScanReport(NamedTuple):
     @staticmethod
     def from_json(document: Mapping[str, Any], place: str) -> ScanReport:
         """The report that `to_json` wrote; ValueError, KeyError or TypeError where it is none."""
-        bad = tuple(
-            BadFile(Path(name), Reason(reason), str(detail))
-            for name, reason, detail in document["bad"]
-        )
+        entries = document["bad"]
+        bad = tuple(BadFile(Path(name), Reason(why), str(detail)) for name, why, detail in entries)
         files, exif = int(document["files"]), int(document["damaged_exif"])
         return ScanReport(place, files, bad, exif, dict(document["ignored"]))
 
@@ -174,12 +168,9 @@ def check_files(
 ) -> tuple[ImageTree, ScanReport | None]:
     """The files that can be decoded; the bad ones stop it, all named, or are left out.
 
-    The report is None if no file was decoded. Of several processes each decodes its share.
-
-    Args:
-        scan: Whether to decode the files now, unless they are `known`.
-        known: What `StreamedImages.scanned` gave for them before. It holds as long as no good file
-            has another name, length or class.
+    `StreamedImages` explains the arguments; `known` holds as long as no good file has another name,
+    length or class. The report is None if no file was decoded. Of several processes each decodes
+    its share.
     """
     report = None if known is None else _still_valid(tree, known)
     if report is None and scan:
@@ -229,61 +220,19 @@ def _scan_together(tree: ImageTree, reading: Reading) -> ScanReport:
     )
 
 
-# A few images, without labels: what previews and reports show
-
-
-def load_images(
-    source: str | Path | None = None, limit: int = 8, size: int | None = None
-) -> Tensor:
-    """Up to `limit` images of `source` as uint8 (N, 3, H, W), spread evenly over it.
-
-    Files become RGB as `to_rgb` says, turned as their EXIF orientation says.
-
-    Args:
-        source: A folder (with any folders below it, in sorted order), an image file, a .npz file
-            with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
-            embedded training images, from the first one on.
-        size: Side of the square images: the shorter side is resized to it and the middle cut out.
-            None keeps images that all have one size of up to 512 pixels a side; others get 224.
-    """
-    if limit < 1:
-        raise ValueError(f"limit should be at least 1, got {limit}")
-    path = None if source is None else Path(source)
-    if path is None:
-        found = load_embedded().train_images[:limit].permute(0, 2, 3, 1).numpy()
-        return torch.from_numpy(stacked(found, size, "embedded"))
-    if path.suffix.lower() == ".npz" and path.is_file():
-        return torch.from_numpy(stacked(_some_of_npz(path, limit), size, str(path)))
-    return torch.from_numpy(_some_files(path, limit, size))
-
-
-def _spread(n: int, limit: int) -> list[int]:
-    """Up to `limit` evenly spaced places of n, so that a folder per class shows every class."""
-    count = min(n, limit)
-    return [i * n // count for i in range(count)]
-
-
-def _some_files(source: Path, limit: int, size: int | None) -> Pixels:
+def read_some(source: Path, limit: int, size: int | None) -> Pixels:
+    """Up to `limit` images (N, 3, H, W), spread evenly over a folder, or the one of a file."""
     if not source.exists():
         raise FileNotFoundError(f"{source}: no such file or folder")
     root, paths = (source, all_images(source)) if source.is_dir() else (source.parent, [source])
     if not paths:
         raise ValueError(f"{source}: no images found; looked for {' '.join(SUFFIXES)}")
-    files = tuple(paths[i] for i in _spread(len(paths), limit))
+    files = tuple(paths[i] for i in spread(len(paths), limit))
     stack = ImageStack(len(files), size, str(source))
     report = scan_images(ImageTree(root, files, (0,) * len(files), (), {}), stack=stack)
     if report.bad:
         raise BadImagesError(report)
     return stack.images()
-
-
-def _some_of_npz(path: Path, limit: int) -> Pixels:
-    with open_npz(path) as arrays:
-        name = next((name for name in ARRAY_NAMES if name in arrays.names), None)
-        if name is None:
-            raise ValueError(f"no array named {', '.join(ARRAY_NAMES)}; it has {arrays.names}")
-        pixels = arrays.images(name)
-    return pixels[_spread(len(pixels), limit)]
 
 
 # Threads

@@ -1,16 +1,25 @@
-"""Which images each split and each batch has; the same on every machine."""
+"""Labelled images in memory, and which of them each part, split and batch has.
+
+Every division is the same on every machine.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from deepaa import distributed
-from deepaa.data.image_file import listed, shown
+from deepaa.data.image_file import Pixels, listed, shown
 from deepaa.ops import hash_int, hash_keys, sample_keys
+
+if TYPE_CHECKING:
+    from deepaa.data.scan import ScanReport
 
 PRETRAIN, SEARCH, VALIDATION = 4_000, 35_000, 10_000
 """The most images that each split has by default."""
@@ -25,6 +34,10 @@ INDEX = (1 << COPY_SHIFT) - 1
 
 Sizes = tuple[int, int, int]
 """Of pretrain, search and validation."""
+HOLDOUT = 0.1
+"""Share that is held out of images without a test part."""
+
+_log = logging.getLogger(__name__)
 
 
 class Splits(NamedTuple):
@@ -38,8 +51,147 @@ class Splits(NamedTuple):
     """Gives the gradient to match."""
 
 
+class LabelledImages(NamedTuple):
+    """A labelled data set, or one part of it, in memory."""
+
+    images: Tensor
+    """uint8 (N, 3, H, W) RGB, on the CPU."""
+    labels: Tensor
+    """int64 (N,), in 0..C-1."""
+    class_names: tuple[str, ...]
+    """C names; those without a name are called by their number."""
+    name: str
+    """What the source is called in records, such as "cifar10" or the name of a folder."""
+    fingerprint: str
+    """sha256 over shapes, pixels and labels, in hexadecimal."""
+    report: ScanReport | None = None
+    """For image folders: which files were left out and what else was noticed."""
+    subset_sizes: Sizes | None = None
+    """Where only a part of a folder was read: the sizes of the splits for which it is enough."""
+
+
+class TrainTest(NamedTuple):
+    """Images to train on, and others to test on."""
+
+    train: LabelledImages
+    test: LabelledImages
+    how: str
+    """Where the test images come from, for the record."""
+
+
 class NoTestPartError(ValueError):
     """The data set has no images of its own to test on."""
+
+
+def fingerprint(images: Tensor, labels: Tensor) -> str:
+    """The sha256 over shapes, pixels and labels that identifies a data set on any machine."""
+    digest = hashlib.sha256(f"{tuple(images.shape)} {tuple(labels.shape)}".encode())
+    for start in range(0, len(images), 1024):  # a part at a time, should a copy be needed
+        digest.update(images[start : start + 1024].contiguous().numpy().tobytes())
+    digest.update(labels.to(torch.int64).numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "labels") -> int:
+    """The number of classes C; raises ValueError with the offending entries outside of 0..C-1.
+
+    Numbers of uint64 that int64 cannot hold are negative in the comparison, but shown as given.
+    """
+    if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
+        kind = f"{labels.dtype} {tuple(labels.shape)}"
+        raise ValueError(f"{shown(place)}: expected integers of shape (N,), got {kind}")
+    if not len(labels):
+        raise ValueError(f"{shown(place)}: no labels")
+    signed = labels.long()
+    top = int(signed.max()) + 1 if num_classes is None else num_classes
+    if wrong := ((signed < 0) | (signed >= top)).nonzero()[:, 0].tolist():
+        entries = listed([f"[{i}] = {labels[i].item()}" for i in wrong])
+        raise ValueError(f"{shown(place)}: should be in 0..{max(top, 1) - 1}, but {entries}")
+    return top
+
+
+def labelled(
+    pixels: Pixels, labels: Tensor, class_names: tuple[str, ...], name: str, split: str
+) -> LabelledImages:
+    """Checks that hold for every source, and the fingerprint."""
+    check_labels(labels, len(class_names), f"{name}: labels")
+    if len(class_names) < 2:
+        raise ValueError(f"{shown(name)}: only one class, {class_names[0]}; it takes at least two")
+    missing = _without_images(class_names, labels)
+    if missing and split == "train":  # as where labels count from 1
+        raise ValueError(
+            f"{shown(name)}: {len(missing)} of {len(class_names)} classes have no image: "
+            f"{listed(missing)}; labels should count from 0 without gaps"
+        )
+    images = torch.from_numpy(np.ascontiguousarray(pixels))
+    return LabelledImages(images, labels, class_names, name, fingerprint(images, labels))
+
+
+def held_out(data: LabelledImages, share: float) -> TrainTest:
+    """A stratified share of the images as test images; the rest trains."""
+    n, classes = len(data.labels), len(data.class_names)
+    count = max(classes, round(share * n))
+    if n - count < classes:
+        raise ValueError(
+            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
+            f"too few to train {classes} classes"
+        )
+    sizes = n - count, 0, count  # by seed 0: the same images whatever the seed of a training
+    train, _, test = stratified_splits(data.labels, sizes, class_names=data.class_names)
+    how = f"{share:g} of the training images, held out"
+    return TrainTest(_subset(data, train), _subset(data, test), how)
+
+
+def _subset(data: LabelledImages, indices: Tensor) -> LabelledImages:
+    indices = indices.sort().values
+    images, labels = data.images[indices], data.labels[indices]
+    return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
+
+
+def with_classes_of(train: LabelledImages, found: LabelledImages, place: str) -> LabelledImages:
+    """Test images of another source, their labels counted as the training images' are."""
+    names = found.class_names
+    if names == tuple(map(str, range(len(train.class_names)))) and names != train.class_names:
+        _log.warning("%s: labels without names count as the training images' do", place)
+        names = train.class_names
+    if unknown := [name for name in names if name not in train.class_names]:
+        raise ValueError(
+            f"{place}: {len(unknown)} classes that the training images do not have: "
+            f"{listed(unknown)}; they have {listed(train.class_names)}"
+        )
+    numbers = torch.tensor([train.class_names.index(name) for name in names])
+    return found._replace(labels=numbers[found.labels], class_names=train.class_names)
+
+
+def checked(both: TrainTest) -> TrainTest:
+    """Both parts, if they have the same classes and sizes; classes without tests are named."""
+    train, test, _ = both
+    if len(train.class_names) != len(test.class_names):
+        counts = f"{len(train.class_names)} classes to train on, but {len(test.class_names)}"
+        raise ValueError(f"{train.name}: {counts} to test on")
+    if train.images.shape[1:] != test.images.shape[1:]:
+        sizes = [" x ".join(map(str, part.images.shape[2:])) for part in (train, test)]
+        found = f"training images are {sizes[0]}, test images {sizes[1]} pixels"
+        raise ValueError(f"{train.name}: {found}; bring both to one size with --size")
+    if absent := absent_classes(train.class_names, test.labels):
+        _log.warning("%s: %s", train.name, absent)
+    return both
+
+
+def absent_classes(class_names: Sequence[str], labels: Tensor) -> str | None:
+    """A line about the classes that no test image has; None where each has some."""
+    if not (absent := _without_images(class_names, labels)):
+        return None
+    classes = f"{len(absent)} of {len(class_names)} classes: {listed(absent)}"
+    return f"no test images of {classes}; the test says nothing about them"
+
+
+def _without_images(class_names: Sequence[str], labels: Tensor) -> list[str]:
+    present = set(labels.tolist())
+    return [name for i, name in enumerate(class_names) if i not in present]
+
+
+# Splits
 
 
 def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> Sizes:
@@ -121,21 +273,6 @@ def stratified_splits(
     return Splits(*parts)
 
 
-def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "labels") -> int:
-    """The number of classes C; raises ValueError with the offending entries outside of 0..C-1."""
-    if labels.ndim != 1 or labels.dtype.is_floating_point or labels.dtype == torch.bool:
-        kind = f"{labels.dtype} {tuple(labels.shape)}"
-        raise ValueError(f"{shown(place)}: expected integers of shape (N,), got {kind}")
-    if not len(labels):
-        raise ValueError(f"{shown(place)}: no labels")
-    top = int(labels.max()) + 1 if num_classes is None else num_classes
-    wrong = ((labels < 0) | (labels >= top)).nonzero()[:, 0].tolist()
-    if wrong:
-        entries = listed([f"[{i}] = {int(labels[i])}" for i in wrong])
-        raise ValueError(f"{shown(place)}: should be in 0..{max(top, 1) - 1}, but {entries}")
-    return top
-
-
 def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) -> None:
     """Raises ValueError unless every split can have images of every class."""
     if len(sizes) != 3 or any(type(size) is not int or size < 0 for size in sizes):
@@ -177,14 +314,11 @@ def _apportion(left: list[int], size: int, later: int) -> list[int]:
     total = sum(left)
     top = [n - later for n in left]
     taken = [min(max(n * size // total, 1), most) for n, most in zip(left, top, strict=True)]
-
-    def shortage(c: int) -> int:
-        return left[c] * size - taken[c] * total
-
     while gap := size - sum(taken):
         step = 1 if gap > 0 else -1
         open_ = [c for c, n in enumerate(taken) if (n < top[c] if gap > 0 else n > 1)]
-        for c in sorted(open_, key=lambda c: -step * shortage(c))[: abs(gap)]:
+        open_.sort(key=lambda c: step * (taken[c] * total - left[c] * size))
+        for c in open_[: abs(gap)]:
             taken[c] += step
     return taken
 
