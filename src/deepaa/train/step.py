@@ -66,11 +66,6 @@ class Sgd:
         else:
             self.rate = rate
 
-    def zero_grad(self) -> None:
-        """Drop all gradients, so that the next are not added to them."""
-        for p in self.weights:
-            p.grad = None
-
     def step(self) -> None:
         """Update all weights that have a gradient."""
         for weights, decay in self._groups:
@@ -142,7 +137,7 @@ class Step:
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
         if len(images) != total:
             loss = loss * (len(images) / total)
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._clip_gradient()
         self.optimizer.step()
@@ -214,7 +209,7 @@ class RecordedStep(Step):
                         self.run(*arguments)
             finally:  # steps before an error may still be writing what is put back
                 torch.cuda.current_stream().wait_stream(stream)
-            self.optimizer.zero_grad()  # the graph owns its gradients
+            self.model.zero_grad()  # the graph owns its gradients
             current = torch.cuda.current_stream()
             try:
                 with torch.cuda.graph(graph, stream=stream):
