@@ -51,13 +51,12 @@ class Sgd:
         self.weights = decayed + free
         self._config = config
         self._fused = device.type == "cuda"  # one launch for all weights
-        self.rate = float(config.lr)
-        if self._fused:
-            self.rate = torch.tensor(self.rate, device=device)
+        lr = float(config.lr)
+        self.rate = torch.tensor(lr, device=device) if self._fused else lr
         # zero is what momentum would start from; so every state has the same names
-        self.momentum: dict[Tensor, Tensor] = {}
-        if config.momentum:
-            self.momentum = {p: torch.zeros_like(p) for p in self.weights}
+        self.momentum: dict[Tensor, Tensor] = {
+            p: torch.zeros_like(p) for p in self.weights if config.momentum
+        }
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps, without waiting for the device."""
