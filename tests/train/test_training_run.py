@@ -24,12 +24,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from deepaa.data.splits import LabelledImages, fingerprint
+from deepaa.models import load_model
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
 from deepaa.runs import Run, RunError, open_in_main, read_history, read_json
 from deepaa.train.batches import ExperimentImages, ImageBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.experiment import Experiment, model_maker, policy_hash
+from deepaa.train.experiment import Experiment, policy_hash
 from deepaa.train.loop import Training, evaluate
 from deepaa.train.results import SeedFailure, SeedResult, read_results
 from deepaa.train.training_run import (
@@ -340,9 +341,13 @@ def test_a_network_has_as_many_outputs_as_there_are_classes(monkeypatch: Any) ->
         ("vit_b_16", r"cannot take images of shape \(3, 16, 16\)"),
     ):
         with pytest.raises(ValueError, match=message):
-            experiment(make_model=model_maker(spec, TRAIN, None)).check()
-    model = model_maker("small", TRAIN, ((0.5,) * 3, (0.25,) * 3))(3)
-    again = model_maker("small", TRAIN, None)(3)
+            experiment(make_model=partial(load_model, spec, TRAIN.images, 4)).check()
+
+
+def test_a_network_normalises_by_its_images_unless_told_otherwise() -> None:
+    levels = (0.5,) * 3, (0.25,) * 3
+    model = load_model("small", TRAIN.images, 4, 3, normalisation=levels)
+    again = load_model("small", TRAIN.images, 4, 3)
     assert torch.equal(model.network[0].weight, again.network[0].weight)
     assert not torch.equal(model.normalize.mean, again.normalize.mean)
 

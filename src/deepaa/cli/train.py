@@ -189,7 +189,7 @@ def train(
     try:
         run_options = RunOptions(
             out if resume is None else resume,
-            SeedRequest(seeds, tuple(seed), resume is not None),
+            run_on_all(lambda: SeedRequest(seeds, tuple(seed), resume is not None)),
             parallel=parallel,
             workers=workers,
             checkpoint_seconds=checkpoint_seconds,

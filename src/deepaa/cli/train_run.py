@@ -14,7 +14,6 @@ from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.runs import (
     FOLDER,
-    POLICY,
     ProgressLine,
     Run,
     StopRequest,
@@ -26,10 +25,8 @@ from deepaa.runs import (
 )
 from deepaa.train import (
     ENOUGH,
-    PLACES,
     RECIPES,
     RESULTS,
-    SCANS,
     EpochRecord,
     Experiment,
     Recipe,
@@ -89,8 +86,12 @@ def run_trainings(
         if len(runs) > 1:  # none gets new seeds unless all can
             run_on_main(lambda: [options.seeds.preview(folder) for folder in runs])
         trainings = {
-            "" if folder == options.out else folder.name: _training_run(
-                experiments[folder], run, options, stop
+            "" if folder == options.out else folder.name: TrainingRun(
+                experiments[folder],
+                options.seeds.add_to(run),
+                run=run,
+                checkpoint_seconds=options.checkpoint_seconds,
+                stop=lambda: stop.requested,
             )
             for folder, run in runs.items()
         }
@@ -112,7 +113,6 @@ def _experiments(
     requests: Sequence[TrainRequest], options: RunOptions, device: torch.device
 ) -> dict[Path, Experiment]:
     """What is trained in each folder, checked as far as possible."""
-    options.seeds.check()
     experiments: dict[Path, Experiment] = {}
     for request in requests:
         # how many images there are depends on the scan where bad files are skipped
@@ -147,25 +147,6 @@ def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | No
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
     config = run_on_main(lambda: experiment.identity()) or {}
     return open_in_main(folder, config, resume=options.seeds.resume)
-
-
-def _training_run(
-    experiment: Experiment, run: Run | None, options: RunOptions, stop: StopRequest
-) -> TrainingRun:
-    """The training of an experiment's seeds, after the folder has got what a later call needs."""
-    seeds = options.seeds.add_to(run)
-    if run is not None and experiment.request is not None:
-        experiment.policy.save(run.folder / POLICY)
-        run.write_json(PLACES, experiment.request.places())
-        if any((scans := experiment.images.scan_record()).values()):
-            run.write_json(SCANS, scans)
-    return TrainingRun(
-        experiment,
-        seeds,
-        run=run,
-        checkpoint_seconds=options.checkpoint_seconds,
-        stop=lambda: stop.requested,
-    )
 
 
 def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:

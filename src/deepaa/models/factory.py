@@ -226,14 +226,13 @@ def _from_library(library: str, name: str, classes: int, channels: int) -> nn.Mo
 # Networks as `--model` and `--weights` name them
 
 
-def is_custom(spec: str) -> bool:
-    """Whether a model is given as `module:function`, not by a name of `build_model`."""
-    library, colon, _ = spec.partition(":")
-    return bool(colon) and library not in _LIBRARIES
-
-
 def load_model(
-    spec: str, images: Tensor, classes: int, seed: int, weights: str | Path | None = None
+    spec: str,
+    images: Tensor,
+    classes: int,
+    seed: int,
+    weights: str | Path | None = None,
+    normalisation: tuple[Levels, Levels] | None = None,
 ) -> nn.Module:
     """The network that `--model` means, for uint8 batches, with fresh weights by the seed.
 
@@ -241,11 +240,13 @@ def load_model(
         spec: A name of `build_model`, or `module:function`; the function gets `classes`.
         images: uint8 (N, C, H, W), by whose statistics a network with a name normalises.
         weights: A safetensors file of its state.
+        normalisation: Mean and deviation of the channels in place of those of the images.
     """
-    if is_custom(spec):
+    module, colon, _ = spec.partition(":")
+    if colon and module not in _LIBRARIES:
         model = _call_factory(spec, classes, seed)
     else:
-        mean, std = channel_statistics(images)
+        mean, std = normalisation or channel_statistics(images)
         channels = images.shape[1]
         model = build_model(spec, classes, mean=mean, std=std, channels=channels, seed=seed)
     if weights is not None:

@@ -19,7 +19,7 @@ from deepaa.ops.apply import (
 )
 from deepaa.ops.kernels_c import available as c_kernels_available
 from deepaa.ops.plan import BLENDS, ForkSafeLock, to_device
-from deepaa.ops.resized_crop import CANDIDATES, RESAMPLE_BITS, bicubic, resized_crop_box
+from deepaa.ops.resized_crop import CANDIDATES, RESAMPLE_BITS, bicubic_taps, resized_crop_box
 from deepaa.ops.rng import (
     BITS,
     choice_word,
@@ -75,7 +75,7 @@ __all__ = [
     "apply_pil",
     "apply_torch",
     "batch_kernels",
-    "bicubic",
+    "bicubic_taps",
     "c_kernels_available",
     "check_images",
     "choice_word",

@@ -286,8 +286,8 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
         # 255 / range for each range 0..255 of a channel; 0 stands for a flat channel
         scales=send([0.0] + [255.0 / span for span in range(1, 256)], np.float64),
         crops=crops,
-        taps_x=send(bicubic_taps(width), np.int32) if crops else None,
-        taps_y=send(bicubic_taps(height), np.int32) if crops else None,
+        taps_x=send(bicubic_taps(width, range(width + 1)), np.int32) if crops else None,
+        taps_y=send(bicubic_taps(height, range(height + 1)), np.int32) if crops else None,
         channels=channels,
         height=height,
         width=width,

@@ -95,23 +95,26 @@ def bicubic(x: Floats) -> Floats:
     return np.where(x < 1.0, near, np.where(x < 2.0, far, 0.0))
 
 
-def bicubic_taps(target: int) -> npt.NDArray[np.int32]:
-    """How Pillow enlarges a line of s pixels to `target` pixels, for every s up to `target`.
+def bicubic_taps(target: int, lengths: Sequence[int]) -> npt.NDArray[np.int32]:
+    """How Pillow resizes lines of these lengths in pixels to `target` pixels.
 
-    Returns (target + 1, target, 6): for source length s and place i, the first source pixel and
-    five fixed-point weights. A resized crop never shrinks, so the filter spans two pixels each way.
+    Returns (lengths, target, 1 + taps): for each length and place, the first source pixel and the
+    fixed-point weights from there on. Five are enough to enlarge, where the filter spans two pixels
+    each way.
     """
-    sources = np.arange(target + 1)[:, None]
-    centre = (np.arange(target) + 0.5) * (sources / target)
-    start = np.maximum(0, (centre - 2.0 + 0.5).astype(np.int64))  # casts truncate, as C does
-    stop = np.minimum(sources, (centre + 2.0 + 0.5).astype(np.int64))
+    sources = np.asarray(lengths)[:, None]
+    step = sources / target
+    width = np.maximum(step, 1.0)
+    centre = (np.arange(target) + 0.5) * step
+    start = np.maximum(0, (centre - 2 * width + 0.5).astype(np.int64))  # casts truncate, as C does
+    stop = np.minimum(sources, (centre + 2 * width + 0.5).astype(np.int64))
     taps, total = [], np.zeros_like(centre)
-    for t in range(TAPS):
-        tap = np.where(start + t < stop, bicubic(start + t - centre + 0.5), 0.0)
+    for t in range(max(TAPS, int((stop - start).max()))):
+        tap = np.where(start + t < stop, bicubic((start + t - centre + 0.5) / width), 0.0)
         total = total + tap
         taps.append(tap)
     scale = 1 << RESAMPLE_BITS
-    with np.errstate(invalid="ignore"):  # the row for s = 0 is never used
+    with np.errstate(invalid="ignore"):  # a length of 0 is never used
         weights = [tap / total * scale for tap in taps]
         fixed = [np.trunc(w + np.where(w < 0, -0.5, 0.5)) for w in weights]
     table = np.stack((start, *(np.nan_to_num(w) for w in fixed)), -1)

@@ -7,8 +7,6 @@ what a person sees of it that of `deepaa.cli`.
 from deepaa.train.batches import ImageBatches, StreamedBatches
 from deepaa.train.config import RECIPES, Recipe, TrainConfig, find_recipe, precision_on
 from deepaa.train.experiment import (
-    PLACES,
-    SCANS,
     Experiment,
     PolicySpec,
     TrainRequest,
@@ -46,10 +44,8 @@ from deepaa.train.training_run import (
 
 __all__ = [
     "ENOUGH",
-    "PLACES",
     "RECIPES",
     "RESULTS",
-    "SCANS",
     "EpochRecord",
     "Experiment",
     "ImageBatches",

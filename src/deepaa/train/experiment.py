@@ -13,19 +13,12 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, LabelledImages, StreamedImages, absolute_root
+from deepaa.data import DataSpec, StreamedImages, absolute_root
 from deepaa.distributed import run_on_main
-from deepaa.models import (
-    SMALL_SIDE,
-    build_model,
-    channel_statistics,
-    default_model,
-    is_custom,
-    load_model,
-)
+from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
-from deepaa.runs import CONFIG, POLICY, from_plain, read_config, read_json, to_plain
+from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain
 from deepaa.train.batches import ExperimentImages, ImageBatches, read_images, stream_images
 from deepaa.train.config import (
     Normalisation,
@@ -220,6 +213,14 @@ class Experiment:
             "request": request,
         }
 
+    def write_inputs(self, run: Run) -> None:
+        """Write what a later call needs of a request: its policy, where images lie, their scans."""
+        if self.request is not None:
+            self.policy.save(run.folder / POLICY)
+            run.write_json(PLACES, self.request.places())
+            if any((scans := self.images.scan_record()).values()):
+                run.write_json(SCANS, scans)
+
     def facts(self) -> dict[str, Any]:
         """What results.json says beside the seeds."""
         policy: dict[str, Any] = {"layers": self.policy.depth, "sha256": policy_hash(self.policy)}
@@ -292,7 +293,8 @@ def build_experiment(
         if all(getattr(like.request, name) == getattr(request, name) for name in names):
             images = like.images
     if request.stream:
-        known = _scan_record(request.folder) if images is None else images.scan_record()
+        found = distributed.broadcast(run_on_main(lambda: _scan_record(request.folder))) or {}
+        known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
         images = stream_images(request.data, crop_for(policy), known, **options)
     elif images is None:
@@ -311,23 +313,9 @@ def build_experiment(
         named = {change.partition("=")[0] for change in request.changes} | request.given.keys()
         passes = wanted.epochs * wanted.copies * len(images.train.labels)
         wanted = device_settings(wanted, named, device, passes, recipe=recipe is not None)
-    make = model_maker(model, sample, request.normalisation)
+    classes, levels = len(sample.class_names), request.normalisation
+    make = partial(load_model, model, sample.images, classes, normalisation=levels)
     return Experiment(images, policy, model, make, wanted, device, request, recipe)
-
-
-def model_maker(
-    spec: str, images: LabelledImages, normalisation: Normalisation | None
-) -> Callable[[int], nn.Module]:
-    """A function from a seed to a fresh network with an output for each class.
-
-    Args:
-        normalisation: Mean and deviation of the channels; None takes those of the images.
-    """
-    classes = len(images.class_names)
-    if normalisation is None or is_custom(spec):
-        return partial(load_model, spec, images.images, classes)
-    mean, std = normalisation
-    return lambda seed: build_model(spec, classes, mean=mean, std=std, seed=seed)
 
 
 def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:
@@ -376,12 +364,8 @@ def load_requested_policy(
 
 
 def _scan_record(folder: Path) -> dict[str, Any]:
-    """What a scan of the run's image files found before, in all processes; empty without one."""
-
-    def read() -> dict[str, Any]:
-        try:
-            return dict(read_json(folder / SCANS))
-        except (OSError, ValueError):  # none, or a damaged one: then the files are scanned again
-            return {}
-
-    return distributed.broadcast(run_on_main(read)) or {}
+    """What a scan of the run's image files found before; empty without one."""
+    try:
+        return dict(read_json(folder / SCANS))
+    except (OSError, ValueError):  # none, or a damaged one: then the files are scanned again
+        return {}

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-__all__ = ["NarrowConv2d", "convolutions", "narrowed", "works"]
-
 _LOGGER = logging.getLogger(__name__)
 
 

@@ -94,31 +94,25 @@ class Training:
         self.model.train()
         seed = hash_int(self.config.seed, self.epoch)
         self._randomness.seed(hash_int(seed, distributed.rank() if self.batches.shared else 0))
-        sizes = self.batches.sizes
-        count = len(sizes)
-        stats = torch.zeros(3, count, device=self.device)  # loss, norm and hits of each step
+        sizes, copies = self.batches.sizes, self.config.copies
+        middles = [self.epoch + (step + 0.5) / len(sizes) for step in range(len(sizes))]
+        rates = [learning_rate(self.config, middle) for middle in middles]
+        stats = torch.zeros(3, len(sizes), device=self.device)  # loss, norm and hits of each step
         for step, (images, labels) in enumerate(self.batches.epoch(self.epoch)):
             self.before_step()
-            rate = learning_rate(self.config, self.epoch + (step + 0.5) / count)
             with self._randomness.active():
-                rows = sizes[step] * self.config.copies
-                stats[:, step] = self._step(images, labels, rate, rows)
+                stats[:, step] = self._step(images, labels, rates[step], sizes[step] * copies)
             if (step + 1) % CHECK_STEPS == 0:
                 self._check_finite(stats)
             yield None
-        yield self._end_epoch(self._check_finite(stats), begin)
-
-    def _end_epoch(self, stats: Tensor, begin: float) -> EpochRecord:
-        sizes = self.batches.sizes
-        rows = sum(sizes) * self.config.copies
+        stats, rows = self._check_finite(stats), sum(sizes) * copies
         shares = torch.tensor(sizes, device=self.device).double() / sum(sizes)
         loss, right = float(stats[LOSS].double() @ shares), float(stats[RIGHT].double().sum())
-        lr = learning_rate(self.config, self.epoch + 0.5 / len(sizes))
         seconds = time.perf_counter() - begin
-        record = EpochRecord(self.epoch, loss, right / rows, lr, seconds, rows)
+        record = EpochRecord(self.epoch, loss, right / rows, rates[0], seconds, rows)
         self.epoch += 1
         self._whole = True
-        return record
+        yield record
 
     def _check_finite(self, stats: Tensor) -> Tensor:
         """The statistics of all processes; raises where a loss or a gradient is not finite.

@@ -51,13 +51,12 @@ class Sgd:
         self.weights = decayed + free
         self._config = config
         self._fused = device.type == "cuda"  # one launch for all weights
-        self.rate = float(config.lr)
-        if self._fused:
-            self.rate = torch.tensor(self.rate, device=device)
+        lr = float(config.lr)
+        self.rate = torch.tensor(lr, device=device) if self._fused else lr
         # zero is what momentum would start from; so every state has the same names
-        self.momentum: dict[Tensor, Tensor] = {}
-        if config.momentum:
-            self.momentum = {p: torch.zeros_like(p) for p in self.weights}
+        self.momentum: dict[Tensor, Tensor] = {
+            p: torch.zeros_like(p) for p in self.weights if config.momentum
+        }
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps, without waiting for the device."""
@@ -65,11 +64,6 @@ class Sgd:
             self.rate.fill_(rate)
         else:
             self.rate = rate
-
-    def zero_grad(self) -> None:
-        """Drop all gradients, so that the next are not added to them."""
-        for p in self.weights:
-            p.grad = None
 
     def step(self) -> None:
         """Update all weights that have a gradient."""
@@ -142,7 +136,7 @@ class Step:
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
         if len(images) != total:
             loss = loss * (len(images) / total)
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._clip_gradient()
         self.optimizer.step()
@@ -214,7 +208,7 @@ class RecordedStep(Step):
                         self.run(*arguments)
             finally:  # steps before an error may still be writing what is put back
                 torch.cuda.current_stream().wait_stream(stream)
-            self.optimizer.zero_grad()  # the graph owns its gradients
+            self.model.zero_grad()  # the graph owns its gradients
             current = torch.cuda.current_stream()
             try:
                 with torch.cuda.graph(graph, stream=stream):

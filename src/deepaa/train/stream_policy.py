@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepaa.data import Crop
-from deepaa.ops import RESAMPLE_BITS, Operation, Table, bicubic
+from deepaa.ops import RESAMPLE_BITS, Operation, Table, bicubic_taps
 from deepaa.policy import Chains, Layers, Phase, Policy, Stage
 
 RESIZED_CROP = Operation("resized_crop")
@@ -141,16 +140,7 @@ def _along_x(images: Tensor, size: int) -> Tensor:
 @lru_cache(maxsize=8)
 def _taps(source: int, target: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Pixels (taps, target) to add up for each target pixel, and their fixed-point weights."""
-    scale = max(source / target, 1.0)
-    centre = (np.arange(target) + 0.5) * (source / target)
-    start = np.maximum(0, (centre - 2 * scale + 0.5).astype(np.int64))  # casts truncate, as C does
-    stop = np.minimum(source, (centre + 2 * scale + 0.5).astype(np.int64))
-    taps = start + np.arange(int((stop - start).max()))[:, None]
-    weights = np.where(taps < stop, bicubic((taps - centre + 0.5) / scale), 0.0)
-    total = np.zeros(target)
-    for line in weights:  # one by one, since the last bit of a sum depends on its order
-        total = total + line
-    fixed = weights / total * (1 << RESAMPLE_BITS)
-    fixed = np.trunc(fixed + np.where(fixed < 0, -0.5, 0.5)).astype(np.int32)
-    places = torch.from_numpy(np.minimum(taps, source - 1))
-    return places.to(device), torch.from_numpy(fixed).to(device)
+    table = torch.from_numpy(bicubic_taps(target, [source])[0]).to(device)
+    start, weights = table[:, 0], table[:, 1:].T
+    places = start + torch.arange(len(weights), device=device)[:, None]
+    return places.clamp(max=source - 1), weights  # a weight of 0 lies beyond the last pixel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -60,7 +60,7 @@ class SeedRequest:
     resume: bool = False
     """Whether seeds that were asked for before may still be unfinished."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         """Refuse seeds that no run could take."""
         for seed in self.given:
             _check_range(seed)
@@ -93,7 +93,6 @@ class SeedRequest:
 
     def _all_seeds(self, folder: Path, history: SeedHistory) -> tuple[list[int], list[int]]:
         """All seeds of the run with these, and those of them that failed and are given."""
-        self.check()
         path = folder / SEEDS
         asked = read_json(path)["asked"] if path.exists() else []
         known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
@@ -159,13 +158,11 @@ class TrainingRun:
         self.run = run if distributed.is_main() else None
         self.stopped, self._stop = False, stop
         self._at_work: dict[int, Training] = {}
-        saved = None if self.run is None else self.run.latest()
+        kept = (None, []) if self.run is None else (self.run.latest(), self.run.history())
+        saved, history = distributed.broadcast(kept)
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
-        history = [] if self.run is None else self.run.history()
-        begun: Mapping[str, Any] = {"seeds": [], "processes": []}
-        begun, tensors = (begun, {}) if saved is None else (saved.position, saved.tensors)
-        history, begun, tensors = distributed.broadcast((history, begun, tensors))
+        tensors, begun = saved[:2] if saved else ({}, {"seeds": [], "processes": []})
         self._states = {seed: part_of(tensors, f"{seed}.") for seed in begun["seeds"]}
         """The state after the newest epoch of each seed that was begun and is not done."""
         self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
@@ -174,6 +171,8 @@ class TrainingRun:
         self.results, self.failures = self.history.results, self.history.failures
         """The seeds that are done, in the order in which they ended, and those that failed."""
         self._is_saved, self._saved_at = True, time.monotonic()
+        if self.run is not None:
+            experiment.write_inputs(self.run)
 
     @property
     def pending(self) -> list[int]:
