@@ -14,7 +14,6 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, LabelledImages, StreamedImages, absolute_root
-from deepaa.distributed import run_on_main
 from deepaa.models import (
     SMALL_SIDE,
     build_model,
@@ -384,4 +383,4 @@ def _scan_record(folder: Path) -> dict[str, Any]:
         except (OSError, ValueError):  # none, or a damaged one: then the files are scanned again
             return {}
 
-    return distributed.broadcast(run_on_main(read)) or {}
+    return distributed.from_main(read)
