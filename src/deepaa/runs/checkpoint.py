@@ -107,9 +107,8 @@ def _check(value: object, place: str) -> None:
         raise TypeError(f"{place}: {kind} has no form in JSON; give text, numbers, lists or dicts")
 
 
-def checksum(value: object, place: str) -> str:
-    """The SHA-256 of a value as JSON gives it back, whatever the order of its names."""
-    plain = json.loads(to_json(value, place))
+def checksum(plain: object) -> str:
+    """The SHA-256 of a value that JSON gave back, whatever the order of its names."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -254,13 +253,14 @@ def save(
     """
     _rotate(folder)  # one that an I/O error stopped half-way
     data = to_bytes(tensors)
-    manifest: dict[str, Any] = {
+    about = {
         "state": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "position": dict(position),
         "history": history._asdict(),
     }
+    manifest = json.loads(to_json(about, "manifest"))
     # of the manifest itself: a flipped bit in a step number would still be valid JSON
-    manifest["sha256"] = checksum(manifest, "manifest")
+    manifest["sha256"] = checksum(manifest)
     try:
         write_file(folder / NEXT.state, data)
         write_json(folder / NEXT.manifest, manifest)
@@ -338,7 +338,7 @@ def _read(folder: Path, pair: _Pair) -> Saved:
     """One pair, if the checksums of both files are right."""
     manifest = read_json(folder / pair.manifest)
     proof = manifest.pop("sha256", None)
-    if proof != checksum(manifest, "manifest") or {"state", "position", "history"} - set(manifest):
+    if proof != checksum(manifest) or {"state", "position", "history"} - set(manifest):
         raise RunError(f"{folder / pair.manifest}: damaged, its checksum is wrong")
     path, expected = folder / pair.state, manifest["state"]
     try:

@@ -27,7 +27,6 @@ from deepaa.runs import (
     Run,
     duration,
     is_interactive,
-    open_in_main,
     read_config,
     read_json,
 )
@@ -239,7 +238,7 @@ def _open_run(
     distributed.run_on_all(check)
     if known is not None and {**known, "source": None} == {**config, "source": None}:
         config = dict(known)  # equal images may lie elsewhere by now
-    return open_in_main(out, config, resume=resume)
+    return distributed.run_on_main(lambda: Run(out, config, resume=resume))
 
 
 class SearchProgress:
