@@ -150,12 +150,9 @@ class History:
     def __init__(self, folder: Path, mark: Mark) -> None:
         """Open the file in `folder`, which need not exist."""
         self.path = folder / HISTORY
+        self.path.touch()
+        self.cut(mark)
         self._file = self.path.open("ab", buffering=0)
-        try:
-            self.cut(mark)
-        except BaseException:
-            self._file.close()
-            raise
 
     def cut(self, mark: Mark) -> None:
         """Drop the lines after `mark`: the run repeats the steps they came from."""
@@ -173,7 +170,7 @@ class History:
                 "" if self._lines < mark.lines else " but differ",
             )
         if len(kept) != len(content):
-            os.ftruncate(self._file.fileno(), len(kept))
+            os.truncate(self.path, len(kept))
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line; it is out of this process at once, and on disk with the next state."""
