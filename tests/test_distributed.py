@@ -40,15 +40,11 @@ def test_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.distributed.is_initialized()
     assert (distributed.rank(), distributed.world_size(), distributed.is_main()) == (0, 1, True)
     rows = torch.rand(3, 2)
-    assert distributed.all_gather_rows(rows, [3]) is rows
-    assert distributed.all_gather_rows(rows, 3) is rows
+    assert distributed.all_gather(rows)[0] is rows
+    assert distributed.from_main(lambda: rows) is rows
     assert distributed.any_rank(True) is True
     assert distributed.any_rank(False) is False
-    distributed.barrier()
     distributed.shutdown()
-    for counts in (2, [2], [3, 3]):
-        with pytest.raises(ValueError, match="process 0 gives 3 rows"):
-            distributed.all_gather_rows(rows, counts)
 
 
 def test_settings_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,23 +75,22 @@ def exchanges(folder: str) -> None:
     rank, world = distributed.rank(), distributed.world_size()
     assert distributed.is_main() == (rank == 0)
     wrong = []
-    for counts in ([3, 2], [5, 0], [0, 5], 5, [0, 0]):
-        sizes = [3, 2] if isinstance(counts, int) else counts
+    for sizes in ([3, 2], [5, 0], [0, 5], [0, 0]):
         start = sum(sizes[:rank])
         for dtype, rows in ROWS.items():
             mine = rows[start : start + sizes[rank]]
-            got = distributed.all_gather_rows(mine, counts)
+            got = torch.cat(distributed.all_gather(mine))
             if got.dtype != dtype or not got.equal(rows[: sum(sizes)]):
-                wrong.append(f"{counts} {dtype}: {got}")
+                wrong.append(f"{sizes} {dtype}: {got}")
     columns = torch.arange(10.0).view(2, 5).T  # not contiguous
     share = distributed.share(5, rank, world)
-    if not distributed.all_gather_rows(columns[share.start : share.stop], 5).equal(columns):
+    if not torch.cat(distributed.all_gather(columns[share.start : share.stop])).equal(columns):
         wrong.append("columns")
     flags = [distributed.any_rank(flag) for flag in (False, True, rank == 0, rank == 1, rank == 2)]
     if rank == 1:
         time.sleep(0.5)
     before = time.monotonic()
-    distributed.barrier()
+    distributed.any_rank(False)
     waited = time.monotonic() - before
     distributed.shutdown()
     report = {"wrong": wrong, "flags": flags, "waited": waited, "world": world}
@@ -123,7 +118,7 @@ def wait_for_a_stop(folder: str) -> None:
 def lose_a_rank(folder: str, how: str, timeout: str) -> None:
     """Rank 1 goes away after the first exchange; rank 0 says how it noticed."""
     distributed.init("cpu", timeout=float(timeout))
-    distributed.barrier()
+    distributed.any_rank(False)
     if distributed.rank() == 1:
         Path(folder, "gone").touch()
         if how == "dies":
@@ -131,7 +126,7 @@ def lose_a_rank(folder: str, how: str, timeout: str) -> None:
         time.sleep(60)
     before = time.monotonic()
     try:
-        distributed.all_gather_rows(torch.zeros(1), 2)
+        distributed.all_gather(torch.zeros(1))
     except RuntimeError as error:
         seconds = time.monotonic() - before
         Path(folder, "noticed").write_text(json.dumps([str(error), seconds]))

@@ -1,7 +1,7 @@
 """Several processes that share the work of each step, started by torchrun.
 
-With one process nothing is exchanged. Flags travel over gloo on the CPU, so they never wait for a
-GPU; tensors travel over the backend of their device.
+With one process nothing is exchanged. Values are pickled and travel over gloo on the CPU, so they
+never wait for a GPU.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 T = TypeVar("T")
 TIMEOUT = 600.0
@@ -85,36 +84,19 @@ def share(n: int, rank: int, world: int) -> range:
     return range(start, start + small + (rank < larger))
 
 
-def all_gather_rows(tensor: Tensor, counts: int | Sequence[int]) -> Tensor:
-    """The rows of all processes, in the order of their ranks, the same on each of them.
-
-    Args:
-        tensor: (rows of this process, ...) with the same trailing shape, dtype and kind of device
-            everywhere.
-        counts: How many rows each process gives, some of which may be 0; a number is their sum,
-            split by `share`.
-    """
-    if isinstance(counts, int):
-        counts = [len(share(counts, r, world_size())) for r in range(world_size())]
-    if len(counts) != world_size() or len(tensor) != counts[rank()]:
-        raise ValueError(
-            f"process {rank()} gives {len(tensor)} rows, but counts={list(counts)} "
-            f"for {world_size()} processes"
-        )
+def all_gather(value: T) -> list[T]:
+    """The values of all processes, in the order of their ranks, the same on each of them."""
     if world_size() == 1:
-        return tensor
-    padded = tensor.new_zeros((max(counts), *tensor.shape[1:]))  # every process sends as much
-    padded[: len(tensor)] = tensor.detach()
-    parts = [torch.empty_like(padded) for _ in counts]
-    if len(padded):
-        with _clear_errors():
-            dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        return [value]
+    values = [value] * world_size()
+    with _clear_errors():
+        dist.all_gather_object(values, value)
+    return values
 
 
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true in any process; all of them must ask at the same place."""
-    return any(all_gather_rows(torch.tensor([flag]), world_size()).tolist())
+    return any(all_gather(flag))
 
 
 def broadcast(value: T) -> T:
@@ -125,11 +107,6 @@ def broadcast(value: T) -> T:
     with _clear_errors():
         dist.broadcast_object_list(box, src=0)
     return box[0]
-
-
-def barrier() -> None:
-    """Return when every process has come here."""
-    any_rank(False)
 
 
 def shutdown() -> None:
@@ -158,6 +135,11 @@ def run_on_main(work: Callable[[], T]) -> T | None:
     return run_on_all(work if is_main() else lambda: None)
 
 
+def from_main(work: Callable[[], T]) -> T:
+    """What `work` gives in the main process, in all of them; its error is raised in all."""
+    return cast(T, broadcast(run_on_main(work)))
+
+
 def run_on_all(work: Callable[[], T]) -> T:
     """What `work` gives here; if it fails in any process it fails in all, and the first says why.
 
@@ -173,7 +155,7 @@ def run_on_all(work: Callable[[], T]) -> T:
         if getattr(error, "_raised_in_all", False):
             raise
         problem = error
-    flags = all_gather_rows(torch.tensor([problem is not None]), world_size()).tolist()
+    flags = all_gather(problem is not None)
     if not any(flags):
         return found
     first = flags.index(True)

@@ -197,6 +197,17 @@ def test_a_damaged_state_falls_back(
     assert is_state(found.tensors, 2)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_manifest_with_a_number_that_is_none_falls_back(tmp_path: Path, number: str) -> None:
+    for step in (1, 2):
+        save(tmp_path, state(step), {"step": step}, NOTHING)
+    path = tmp_path / NEWEST.manifest
+    path.write_text(path.read_text().replace('"step": 2', f'"step": {number}'))
+    found = newest(tmp_path)
+    assert found
+    assert found.position == {"step": 1}
+
+
 def test_damage_after_opening_is_found_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

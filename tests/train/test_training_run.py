@@ -27,7 +27,7 @@ from deepaa.data.splits import LabelledImages, fingerprint
 from deepaa.models import load_model
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
-from deepaa.runs import Run, RunError, open_in_main, read_history, read_json
+from deepaa.runs import Run, RunError, read_history, read_json
 from deepaa.train.batches import ExperimentImages, ImageBatches
 from deepaa.train.config import TrainConfig
 from deepaa.train.experiment import Experiment, policy_hash
@@ -98,9 +98,7 @@ def seeds_of(run: Run, count: int | None, given: list[int], resume: bool) -> lis
 
 
 def opened(folder: Path, config: TrainConfig = CONFIG) -> Run:
-    run = open_in_main(folder, experiment(config).identity(), resume=False)
-    assert run is not None
-    return run
+    return Run(folder, experiment(config).identity())
 
 
 def lasting(folder: Path) -> list[dict[str, Any]]:
@@ -307,11 +305,11 @@ def test_another_configuration_is_refused_naming_the_difference(tmp_path: Path) 
         opened(tmp_path / "run", replace(CONFIG, lr=0.1))
     other = experiment(policy=load_policy("crop-flip-cutout")).identity()
     with pytest.raises(RunError, match="policy_sha256"):
-        open_in_main(tmp_path / "run", other, resume=False)
+        Run(tmp_path / "run", other)
     images = ExperimentImages(labelled(128, 7), TEST, "other blobs", "blobs")
     config = experiment(images=images).identity()
     with pytest.raises(RunError, match=r"images\.fingerprint"):
-        open_in_main(tmp_path / "run", config, resume=False)
+        Run(tmp_path / "run", config)
     # the seed of the settings says nothing
     opened(tmp_path / "run", replace(CONFIG, seed=5)).close()
 

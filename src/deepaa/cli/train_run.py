@@ -21,7 +21,6 @@ from deepaa.runs import (
     check_folder,
     duration,
     notify,
-    open_in_main,
 )
 from deepaa.train import (
     ENOUGH,
@@ -145,8 +144,7 @@ def _previewed_seeds(
 
 def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    config = run_on_main(lambda: experiment.identity()) or {}
-    return open_in_main(folder, config, resume=options.seeds.resume)
+    return run_on_main(lambda: Run(folder, experiment.identity(), resume=options.seeds.resume))
 
 
 def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 from collections import Counter
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 from deepaa import distributed
 from deepaa.data.arrays import ImageStack, spread
@@ -208,10 +206,7 @@ def _scan_together(tree: ImageTree, reading: Reading) -> ScanReport:
     """Every file decoded once, by one of the processes; the same report in all of them."""
     rank, world = distributed.rank(), distributed.world_size()
     part = scan_images(tree.subset(range(rank, len(tree.files), world)), reading)
-    text = torch.tensor(list(json.dumps(part.to_json()).encode()), dtype=torch.uint8)
-    counts = distributed.all_gather_rows(torch.tensor([len(text)]), world).tolist()
-    texts = torch.split(distributed.all_gather_rows(text, counts), counts)
-    parts = [ScanReport.from_json(json.loads(bytes(each.tolist())), part.place) for each in texts]
+    parts = distributed.all_gather(part)
     bad = [file for each in parts for file in each.bad]
     return part._replace(
         files=len(tree.files),

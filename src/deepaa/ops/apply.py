@@ -22,15 +22,12 @@ from torch import Tensor
 from deepaa.ops import kernels_c, kernels_torch
 from deepaa.ops.plan import Kind, Plan, plan_for, resolve, to_device
 from deepaa.ops.rng import draw_words
-from deepaa.ops.space import Operation, Table
+from deepaa.ops.space import TABLES, Operation, Table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 log = logging.getLogger(__name__)
-
-MAX_FUSED_CHANNELS = 4
-"""Triton's program unrolls channels, so one for many would be long; torch's kernels take those."""
 
 
 class Draw(NamedTuple):
@@ -150,7 +147,7 @@ def _check(images: Tensor, draw: Draw, table: Table) -> None:
 
 @torch.library.custom_op("deepaa::apply_batch", mutates_args=())
 def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
-    return _apply(images, Draw(choice, uniform), Table.of_handle(table)).contiguous()
+    return _apply(images, Draw(choice, uniform), TABLES[table]).contiguous()
 
 
 @_compiled_apply.register_fake
@@ -222,7 +219,8 @@ def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     device = images.device
     if device.type == "cpu" and kernels_c.available():
         return kernels_c.run(images, lines, plan)
-    if device.type == "cuda" and plan.channels <= MAX_FUSED_CHANNELS and triton_works(device):
+    # Triton's program unrolls channels, so one for many would be long
+    if device.type == "cuda" and plan.channels <= 4 and triton_works(device):
         from deepaa.ops import kernels_triton
 
         return kernels_triton.run(images, lines, plan)

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from deepaa.ops.rng import cut_tensor, cutout_measures
 from deepaa.ops.space import Row, Table
 
 Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 MAX_SIDE = 16384
@@ -57,60 +59,56 @@ def fill_for(fill: Any, channels: int) -> tuple[int, ...]:
 # with W terms of columns and H terms of rows.
 
 
-def _placed(source: npt.NDArray[np.int64], height: int, width: int, *, by_row: bool) -> Ints:
-    """The map whose source coordinate depends on the row alone, or on the column alone."""
-    terms = np.zeros(width + height, np.int32)
-    terms[slice(width, None) if by_row else slice(width)] = source << 16
-    return terms
+def _map(height: int, width: int, *, columns: Any = 0, rows: Any = 0) -> Ints:
+    """The map with these terms, in 16.16 fixed point."""
+    terms = np.zeros(width + height, np.int64)
+    terms[:width], terms[width:] = columns, rows
+    return terms.astype(np.int32)
 
 
-def _straight(offset: int, sign: int, height: int, width: int, *, by_row: bool) -> Ints:
-    """Source = offset + sign * place, exactly."""
-    places = np.arange(height if by_row else width, dtype=np.int64)
-    return _placed(offset + sign * places, height, width, by_row=by_row)
+def _places(n: int) -> Longs:
+    """The places of a line of n pixels, in 16.16 fixed point."""
+    return np.arange(n, dtype=np.int64) << 16
 
 
-def _shifted(t: float, height: int, width: int, *, by_row: bool) -> Ints:
+def _shifted(t: float, n: int) -> Longs:
     """Pillow's path without shear: float64, pixel by pixel, adding 1 each time.
 
     One offset for the whole line would round differently for some sizes (width 28 among them).
     """
-    n = height if by_row else width
     places = np.cumsum(np.concatenate(([t + 0.5], np.ones(n - 1))))
     # places before or beyond the line stay in step, so that a kernel may copy the line in one piece
-    source = np.clip(np.floor(places), -MAX_SIDE, 2 * MAX_SIDE - 1).astype(np.int64)
-    return _placed(source, height, width, by_row=by_row)
+    source: Longs = np.floor(places).clip(-MAX_SIDE, 2 * MAX_SIDE - 1).astype(np.int64)
+    return source << 16
 
 
 def _affine(a: float, b: float, c: float, height: int, width: int) -> Ints:
     """Pillow's fixed-point affine for one coordinate."""
     start, step_x, step_y = (math.floor(v * 65536.0 + 0.5) for v in (c + a * 0.5 + b * 0.5, a, b))
     columns = start + step_x * np.arange(width, dtype=np.int64)
-    rows = step_y * np.arange(height, dtype=np.int64)
-    return np.concatenate((columns, rows)).astype(np.int32)
+    return _map(height, width, columns=columns, rows=step_y * np.arange(height, dtype=np.int64))
 
 
 def _affine_maps(matrix: tuple[float, ...], height: int, width: int) -> tuple[Ints, Ints]:
     a, b, c, d, e, f = matrix
     if b == 0 and d == 0:
-        x = _shifted(c, height, width, by_row=False)
-        return x, _shifted(f, height, width, by_row=True)
+        x = _map(height, width, columns=_shifted(c, width))
+        return x, _map(height, width, rows=_shifted(f, height))
     return _affine(a, b, c, height, width), _affine(d, e, f, height, width)
 
 
 def _rotate_maps(m: float, height: int, width: int) -> tuple[Ints, Ints]:
-    angle = m % 360.0
-    # (offset, sign, by row) for x and for y
-    turns: dict[float, tuple[tuple[int, int, bool], tuple[int, int, bool]]] = {
-        0: ((0, 1, False), (0, 1, True)),
-        180: ((width - 1, -1, False), (height - 1, -1, True)),
+    angle, x, y = m % 360.0, _places(width), _places(height)
+    terms = partial(_map, height, width)
+    turns = {
+        0: (terms(columns=x), terms(rows=y)),
+        180: (terms(columns=x[::-1]), terms(rows=y[::-1])),
     }
     if width == height:
-        turns[90] = ((width - 1, -1, True), (0, 1, False))
-        turns[270] = ((0, 1, True), (height - 1, -1, False))
+        turns[90] = (terms(rows=y[::-1]), terms(columns=x))
+        turns[270] = (terms(rows=y), terms(columns=x[::-1]))
     if angle in turns:
-        x, y = (_straight(o, s, height, width, by_row=by_row) for o, s, by_row in turns[angle])
-        return x, y
+        return turns[int(angle)]
     radians = -math.radians(angle)
     cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
     minus_sin = round(-math.sin(radians), 15)
@@ -154,9 +152,6 @@ class Kind(IntEnum):
     CUTOUT = 8  # left, top, right, bottom, edges included
     RESIZED_CROP = 9  # left, top, width, height
     CUSTOM = 10  # index of the operation in the table's operations
-
-
-LUMA_KINDS = (Kind.CONTRAST, Kind.COLOR)
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,15 +234,14 @@ class _Rows:
     def _maps(self, name: str, m: float, options: dict[str, Any]) -> tuple[list[Ints], list[Ints]]:
         """The maps to x and to y that a row's uniform numbers choose from."""
         height, width = self.size
+        columns, rows, terms = _places(width), _places(height), partial(_map, height, width)
         if name == "flip":
-            turned = _straight(width - 1, -1, height, width, by_row=False)
-            x, y = _rotate_maps(0, height, width)
-            return [x, turned], [y]
+            return [terms(columns=columns), terms(columns=columns[::-1])], [terms(rows=rows)]
         if name == "crop":
-            offsets = range(-options["pad"], options["pad"] + 1)
+            offsets = [offset << 16 for offset in range(-options["pad"], options["pad"] + 1)]
             return (
-                [_straight(offset, 1, height, width, by_row=False) for offset in offsets],
-                [_straight(offset, 1, height, width, by_row=True) for offset in offsets],
+                [terms(columns=columns + offset) for offset in offsets],
+                [terms(rows=rows + offset) for offset in offsets],
             )
         x, y = GEOMETRY[name](m, height, width)
         return [x], [y]
@@ -255,10 +249,9 @@ class _Rows:
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
     """The constants of `table` for one image size, computed on the host and sent to `device`."""
-    _check_size(table, height, width)
+    _check(table, channels, height, width)
     rows = _Rows(table, height, width)
     kinds = frozenset(line[0] for line in rows.lines)
-    _check_channels(table, rows.lines, channels)
     factors = [row.magnitude or 0.0 if row.operation.name in BLENDS else 0.0 for row in table.rows]
     fills = [
         fill_for(0 if op.is_custom else op.options.get("fill", 0), channels) for op, _ in table.rows
@@ -294,14 +287,21 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     )
 
 
-def _check_size(table: Table, height: int, width: int) -> None:
-    side = max(height, width)
+def _check(table: Table, channels: int, height: int, width: int) -> None:
+    """Refuse images that the operations of the table cannot take."""
+    side, names = max(height, width), {operation.name for operation in table.operations}
     if side > MAX_SIDE:
         raise ValueError(f"images of {height} x {width} are too large: at most {MAX_SIDE} a side")
-    if side > MAX_CROP_SIDE and any(op.name == "resized_crop" for op in table.operations):
+    if side > MAX_CROP_SIDE and "resized_crop" in names:
         raise ValueError(
             f"resized_crop takes batches of at most {MAX_CROP_SIDE} pixels a side, and these are "
             f"{height} x {width}: resize first, or use a space without it"
+        )
+    luma = sorted(names & {"color", "contrast"})
+    if luma and channels not in (1, 3):
+        raise ValueError(
+            f"{' and '.join(luma)} need grey or RGB images, but these have {channels} channels; "
+            f"build the policy on a space without them: space.without({str(luma)[1:-1]})"
         )
 
 
@@ -310,17 +310,6 @@ def to_device(values: Tensor, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return values.to(device)
     return values.pin_memory().to(device, non_blocking=True)
-
-
-def _check_channels(table: Table, lines: list[list[int]], channels: int) -> None:
-    luma = {table.rows[line[5]].operation.name for line in lines if line[0] in LUMA_KINDS}
-    if channels in (1, 3) or not luma:
-        return
-    names = sorted(luma)
-    raise ValueError(
-        f"{' and '.join(names)} need grey or RGB images, but these have {channels} channels; "
-        f"build the policy on a space without them: space.without({', '.join(map(repr, names))})"
-    )
 
 
 class ForkSafeLock:

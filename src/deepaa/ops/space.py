@@ -239,7 +239,8 @@ class Row(NamedTuple):
 
 
 _HANDLES = itertools.count(1)
-_TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()
+TABLES: weakref.WeakValueDictionary[int, Table] = weakref.WeakValueDictionary()
+"""The tables of this process by their handles."""
 
 
 class Table:
@@ -263,7 +264,7 @@ class Table:
                 )
         self.handle = next(_HANDLES)
         """A number that stands for the table in compiled graphs, which carry no Python objects."""
-        _TABLES[self.handle] = self
+        TABLES[self.handle] = self
         self.cache: dict[Any, Any] = {}
         """What kernels computed from this table (constants per size and device); never saved."""
 
@@ -286,11 +287,6 @@ class Table:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy the rows alone."""
         return (Table, (self.rows,))
-
-    @staticmethod
-    def of_handle(handle: int) -> Table:
-        """The table of this process with that handle."""
-        return _TABLES[handle]
 
     @property
     def operations(self) -> tuple[Operation, ...]:

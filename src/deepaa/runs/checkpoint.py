@@ -107,9 +107,8 @@ def _check(value: object, place: str) -> None:
         raise TypeError(f"{place}: {kind} has no form in JSON; give text, numbers, lists or dicts")
 
 
-def checksum(value: object, place: str) -> str:
-    """The SHA-256 of a value as JSON gives it back, whatever the order of its names."""
-    plain = json.loads(to_json(value, place))
+def checksum(plain: object) -> str:
+    """The SHA-256 of a value that JSON gave back, whatever the order of its names."""
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
@@ -151,12 +150,9 @@ class History:
     def __init__(self, folder: Path, mark: Mark) -> None:
         """Open the file in `folder`, which need not exist."""
         self.path = folder / HISTORY
+        self.path.touch()
+        self.cut(mark)
         self._file = self.path.open("ab", buffering=0)
-        try:
-            self.cut(mark)
-        except BaseException:
-            self._file.close()
-            raise
 
     def cut(self, mark: Mark) -> None:
         """Drop the lines after `mark`: the run repeats the steps they came from."""
@@ -174,7 +170,7 @@ class History:
                 "" if self._lines < mark.lines else " but differ",
             )
         if len(kept) != len(content):
-            os.ftruncate(self._file.fileno(), len(kept))
+            os.truncate(self.path, len(kept))
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line; it is out of this process at once, and on disk with the next state."""
@@ -254,13 +250,14 @@ def save(
     """
     _rotate(folder)  # one that an I/O error stopped half-way
     data = to_bytes(tensors)
-    manifest: dict[str, Any] = {
+    about = {
         "state": {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()},
         "position": dict(position),
         "history": history._asdict(),
     }
+    manifest = json.loads(to_json(about, "manifest"))
     # of the manifest itself: a flipped bit in a step number would still be valid JSON
-    manifest["sha256"] = checksum(manifest, "manifest")
+    manifest["sha256"] = checksum(manifest)
     try:
         write_file(folder / NEXT.state, data)
         write_json(folder / NEXT.manifest, manifest)
@@ -338,7 +335,7 @@ def _read(folder: Path, pair: _Pair) -> Saved:
     """One pair, if the checksums of both files are right."""
     manifest = read_json(folder / pair.manifest)
     proof = manifest.pop("sha256", None)
-    if proof != checksum(manifest, "manifest") or {"state", "position", "history"} - set(manifest):
+    if proof != checksum(manifest) or {"state", "position", "history"} - set(manifest):
         raise RunError(f"{folder / pair.manifest}: damaged, its checksum is wrong")
     path, expected = folder / pair.state, manifest["state"]
     try:

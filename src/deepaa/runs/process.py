@@ -27,10 +27,6 @@ except ImportError:  # Windows: the lock file alone must do
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "run.lock"
-ATTEMPTS = 5
-"""How often to try again when the holder removes its lock file while we open it."""
-PLAIN_SECONDS = 10.0
-"""Seconds between two lines of progress where the line cannot be rewritten."""
 CLEAR_LINE = "\r\x1b[2K"
 
 _LOGGER = logging.getLogger(__name__)
@@ -69,7 +65,7 @@ def lock_folder(folder: Path) -> FolderLock:
     path = folder.resolve() / LOCK
     if path in _HELD:
         raise RunError(f"{folder}: this process has the run open already")
-    for _ in range(ATTEMPTS):
+    for _ in range(5):  # the holder may remove its lock file while we open it
         descriptor = _open(path)
         try:
             taken = _try_lock(descriptor)
@@ -226,7 +222,7 @@ class StopRequest:
     @property
     def exit_code(self) -> int:
         """The status to leave with: 143 after SIGTERM, 130 after SIGINT, 0 without a request."""
-        return 0 if self.signal is None else _exit_code(self.signal)
+        return 0 if self.signal is None else 128 + self.signal  # as shells count
 
     def __enter__(self) -> Self:
         """Set the handlers."""
@@ -250,17 +246,12 @@ class StopRequest:
         if os.getpid() != self._pid:
             # a forked worker leaves Ctrl-C to its parent, which still needs it, but can be ended
             if number == signal.SIGTERM:
-                os._exit(_exit_code(number))
+                os._exit(128 + number)
         elif self.signal is None:
             self._first = time.monotonic()
             self.signal = signal.Signals(number)
         elif time.monotonic() - self._first >= self._repeat_after:
-            os._exit(_exit_code(number))  # no clean-up: it may be what hangs
-
-
-def _exit_code(number: int) -> int:
-    """The status of a process that a signal ended, as shells count: 143 for SIGTERM."""
-    return 128 + number
+            os._exit(128 + number)  # no clean-up: it may be what hangs
 
 
 class ProgressLine:
@@ -288,7 +279,7 @@ class ProgressLine:
         elif self._is_notebook:  # which knows the carriage return but not how to clear a line
             _show(f"\r{text:{self._width}}")
             self._width = len(text)
-        elif always or time.monotonic() - self._last >= PLAIN_SECONDS:
+        elif always or time.monotonic() - self._last >= 10:
             self._last = time.monotonic()
             _show(f"{text}\n")
 

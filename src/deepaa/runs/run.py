@@ -23,7 +23,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from deepaa.distributed import run_on_main
 from deepaa.runs import checkpoint
 from deepaa.runs.checkpoint import (
     DRAFT,
@@ -43,11 +42,7 @@ from deepaa.runs.process import LOCK, lock_folder
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"
 FORMAT = 2
 """Of all files of a run folder; config.json has it, and folders of another number are refused."""
-MAX_DIFFERENCES = 20
-"""Settings shown when two configurations differ."""
 PACKAGES = ("deepaa", "torch", "torchvision", "numpy", "pillow", "triton")
-GIT_SECONDS = 10.0
-"""A hanging git (a network disk) must not hang a run."""
 
 _LOGGER = logging.getLogger(__name__)
 _ABSENT = object()
@@ -88,10 +83,12 @@ class Run:
                 if DRAFT.fullmatch(path.name):
                     path.unlink(missing_ok=True)
             if not _has_work(self.folder, settings):
-                document = {"format": FORMAT, "sha256": checksum(settings, "config")}
+                document = {"format": FORMAT, "sha256": checksum(settings)}
                 write_json(self.folder / CONFIG, {**document, "settings": settings})
             found = checkpoint.recover(self.folder)
-            self.start = self._add_start()
+            known, self.start = self._provenance(), provenance()
+            starts = [*known["starts"], self.start]
+            write_json(self.folder / PROVENANCE, {**known, "starts": starts})
             self._mark = found.history if found else NOTHING
             self._history = History(self.folder, self._mark)
         except BaseException:
@@ -168,17 +165,6 @@ class Run:
             _LOGGER.warning("%s; it begins anew", error)
         return known if isinstance(known.get("starts"), list) else {"starts": []}
 
-    def _add_start(self) -> dict[str, object]:
-        """This start, which is the newest in `provenance.json`."""
-        known, start = self._provenance(), provenance()
-        write_json(self.folder / PROVENANCE, {**known, "starts": [*known["starts"], start]})
-        return start
-
-
-def open_in_main(folder: str | Path, config: Mapping[str, object], *, resume: bool) -> Run | None:
-    """A `Run` in the main process alone; what is wrong is raised in all."""
-    return run_on_main(lambda: Run(folder, config, resume=resume))
-
 
 def check_folder(folder: str | Path, config: Mapping[str, object]) -> None:
     """Refuse what `Run` would refuse for these settings; takes no lock and writes nothing."""
@@ -201,7 +187,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         found = document.get("format")
         raise RunError(f"{path}: run format {found!r}; this version of deepaa reads {FORMAT} only")
     settings = document.get("settings")
-    if not isinstance(settings, dict) or checksum(settings, "config") != document.get("sha256"):
+    if not isinstance(settings, dict) or checksum(settings) != document.get("sha256"):
         raise RunError(f"{path}: damaged or changed by hand: the checksum is wrong")
     return settings
 
@@ -235,7 +221,7 @@ def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
     if not any(folder.glob("manifest*")) and not (history.exists() and history.stat().st_size):
         return False
     if lines := list(_differences(known, settings)):
-        shown = lines[:MAX_DIFFERENCES]
+        shown = lines[:20]
         if len(lines) > len(shown):
             shown.append(f"and {len(lines) - len(shown)} more")
         listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
@@ -286,7 +272,7 @@ def provenance() -> dict[str, object]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(sys.argv),
-        "code": _own_code(),
+        "code": code_version(Path(__file__).parents[1]),
         "versions": versions(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor(),
@@ -295,10 +281,6 @@ def provenance() -> dict[str, object]:
 
 
 @cache  # later changes of the files do not reach a process that runs
-def _own_code() -> dict[str, object] | None:
-    return code_version(Path(__file__).parents[1])
-
-
 def code_version(folder: Path) -> dict[str, object] | None:
     """The git commit of the code in `folder` and whether its files differ from it.
 
@@ -325,7 +307,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=GIT_SECONDS,
+            timeout=10,  # a hanging git (a network disk) must not hang a run
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

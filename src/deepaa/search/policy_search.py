@@ -67,7 +67,7 @@ class PolicySearch:
         self._resume()
         n, classes = len(data.labels), len(data.class_names)
         sizes = sizes or default_sizes(n, classes, pretrains=self.pretrains)
-        kept = distributed.broadcast(distributed.run_on_main(self._kept_splits))
+        kept = distributed.from_main(self._kept_splits)
         self.splits = kept or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
         )

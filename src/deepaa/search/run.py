@@ -27,7 +27,6 @@ from deepaa.runs import (
     Run,
     duration,
     is_interactive,
-    open_in_main,
     read_config,
     read_json,
 )
@@ -151,7 +150,7 @@ def open_search(
         download: Fetch a data set that is not there.
         stop: As for `PolicySearch`.
     """
-    known = distributed.broadcast(distributed.run_on_main(lambda: _stored_config(out)))
+    known = distributed.from_main(lambda: _stored_config(out))
     images = request.images or _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
     network = request.model
@@ -198,20 +197,20 @@ def _read_images(
     request: SearchRequest, known: Mapping[str, Any] | None, *, download: bool
 ) -> LabelledImages:
     """The images of the request, of a large folder as many as are needed."""
-    assert request.data is not None
+    data, subset = request.data, _subset(request, known)
+    assert data is not None
     if not distributed.is_main():  # which says the same about the images
         logging.getLogger("deepaa.data").setLevel(logging.ERROR)
-    if download and not distributed.is_main():
-        distributed.barrier()  # one process fetches, the others find it
-    try:
-        images = request.data.load(download=download, subset=_subset(request, known))
+
+    def load() -> LabelledImages:
+        return data.load(download=download, subset=subset)
+
+    try:  # one process fetches, the others find it
+        return (distributed.run_on_main(load) if download else None) or load()
     except MemoryError as error:
-        if known is not None or not Path(request.data.data or "").is_dir():
+        if known is not None or not Path(data.data or "").is_dir():
             raise  # fewer images cannot be asked for, or all are in one file
         raise MemoryError(f"{error}, as three numbers for --splits") from error
-    if download and distributed.is_main():
-        distributed.barrier()
-    return images
 
 
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
@@ -239,7 +238,7 @@ def _open_run(
     distributed.run_on_all(check)
     if known is not None and {**known, "source": None} == {**config, "source": None}:
         config = dict(known)  # equal images may lie elsewhere by now
-    return open_in_main(out, config, resume=resume)
+    return distributed.run_on_main(lambda: Run(out, config, resume=resume))
 
 
 class SearchProgress:

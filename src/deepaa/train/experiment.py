@@ -14,7 +14,6 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, StreamedImages, absolute_root
-from deepaa.distributed import run_on_main
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
@@ -293,7 +292,7 @@ def build_experiment(
         if all(getattr(like.request, name) == getattr(request, name) for name in names):
             images = like.images
     if request.stream:
-        found = distributed.broadcast(run_on_main(lambda: _scan_record(request.folder))) or {}
+        found = distributed.from_main(lambda: _scan_record(request.folder))
         known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
         images = stream_images(request.data, crop_for(policy), known, **options)

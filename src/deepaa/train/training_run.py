@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa import distributed
-from deepaa.distributed import run_on_main
 from deepaa.runs import (
     Run,
     RunError,
@@ -83,7 +82,7 @@ class SeedRequest:
                 run.save(saved.tensors, saved.position)
             return seeds
 
-        return distributed.broadcast(run_on_main(add)) or []
+        return distributed.from_main(add)
 
     def preview(self, folder: Path) -> list[int]:
         """The seeds that a call would train in a folder, which is only looked at."""
@@ -220,8 +219,7 @@ class TrainingRun:
             return None
         training = self._at_work[seed]
         # batch norm's statistics are those of the main process's share
-        metrics = distributed.broadcast(run_on_main(lambda: self.experiment.test(training.model)))
-        assert metrics is not None
+        metrics = distributed.from_main(lambda: self.experiment.test(training.model))
         if not math.isfinite(metrics.loss):
             lr = self.experiment.config.lr
             reason = f"seed {seed}, test after epoch {training.epoch}: loss {metrics.loss}"

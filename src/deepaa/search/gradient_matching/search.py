@@ -220,7 +220,7 @@ class Search:
                 rows.append(found)
                 at += size
         # the device is waited for here, once a step
-        return distributed.all_gather_rows(torch.cat(rows).cpu(), n)
+        return torch.cat(distributed.all_gather(torch.cat(rows).cpu()))
 
     def _with_less_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
         """`work()`; None after a change that may help: smaller groups and chunks, not compiled."""
