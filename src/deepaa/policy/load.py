@@ -11,33 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from deepaa.ops import CIFAR, Operation
-from deepaa.policy.baselines import (
-    SPACES,
-    TOP_LEVEL,
-    SpaceName,
-    auto_augment,
-    default_policy,
-    rand_augment,
-    trivial_augment,
-    trivial_augment_wide,
-    uniform_augment,
-)
-from deepaa.policy.foreign import (
-    SEARCH_EPOCHS,
-    ZIP,
-    is_log,
-    is_sub_policy_list,
-    read_log,
-    read_npz,
-    read_sub_policies,
-)
+from deepaa.policy import baselines, foreign
+from deepaa.policy.baselines import SPACES, SpaceName, default_policy
 from deepaa.policy.format import FORMAT, read_document
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import Chains, Layers, Stage
@@ -89,11 +70,14 @@ def _deepta(layers: int | None = None, space: SpaceName = "cifar") -> Policy:
 
 
 def _auto_augment(space: SpaceName = "cifar") -> Policy:
-    return auto_augment("imagenet" if space == "imagenet" else "cifar10")
+    return baselines.auto_augment("imagenet" if space == "imagenet" else "cifar10")
 
 
 _SPACE, _LAYERS = Parameter("space", tuple(SPACES)), Parameter("layers", range(1, MAX_DEPTH + 1))
-_COUNT, _STRENGTH = Parameter("n", range(1, MAX_DEPTH - 2)), Parameter("m", range(TOP_LEVEL + 1))
+_COUNT, _STRENGTH = (
+    Parameter("n", range(1, MAX_DEPTH - 2)),
+    Parameter("m", range(baselines.TOP_LEVEL + 1)),
+)
 _on_defaults = partial(Generated, defaults=True)  # published on top of crop, flip and cutout
 GENERATED: Mapping[str, Generated] = {
     "identity": Generated("changes nothing", Policy.identity),
@@ -123,23 +107,25 @@ GENERATED: Mapping[str, Generated] = {
     **{
         f"autoaugment-{table}": _on_defaults(
             f"AutoAugment's sub-policies for {title}, from torchvision",
-            partial(auto_augment, table),
+            partial(baselines.auto_augment, table),
         )
         for table, title in (("cifar10", "CIFAR-10"), ("imagenet", "ImageNet"), ("svhn", "SVHN"))
     },
     "randaugment": _on_defaults(
         "2 of 14 operations at strength 9 of 30; or :n=3,m=5",
-        rand_augment,
+        baselines.rand_augment,
         (_COUNT, _STRENGTH, _SPACE),
     ),
     "uniformaugment": _on_defaults(
-        "2 of 15 operations, each half the time, any strength", uniform_augment, (_COUNT,)
+        "2 of 15 operations, each half the time, any strength", baselines.uniform_augment, (_COUNT,)
     ),
     "trivialaugment": _on_defaults(
-        "1 of 14 operations, any strength, RandAugment's ranges", trivial_augment, (_SPACE,)
+        "1 of 14 operations, any strength, RandAugment's ranges",
+        baselines.trivial_augment,
+        (_SPACE,),
     ),
     "trivialaugment-wide": _on_defaults(
-        "1 of 14 operations, any strength, wide ranges", trivial_augment_wide, (_SPACE,)
+        "1 of 14 operations, any strength, wide ranges", baselines.trivial_augment_wide, (_SPACE,)
     ),
 }
 SIMPLE, PBA = "deepaa-simple", "pba"
@@ -290,15 +276,15 @@ def _load(
         data = read_bytes(ref.path)
     except FileNotFoundError:
         raise _not_found(ref) from None
-    if ref.name != PBA and (data.startswith(ZIP) or source.endswith(".npz")):
-        return Loaded(read_npz(data, source), defaults=False, mirrored=True)
+    if ref.name != PBA and (data.startswith(foreign.ZIP) or source.endswith(".npz")):
+        return Loaded(foreign.read_npz(data, source), defaults=False, mirrored=True)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PolicyFileError(f"{source}: byte {error.start}: not UTF-8 text") from None
-    if is_log(text):
-        over = int(ref.arguments.get("over", SEARCH_EPOCHS))
-        return Loaded(read_log(text, source, over), defaults=True, over=over)
+    if foreign.is_log(text):
+        over = int(ref.arguments.get("over", foreign.SEARCH_EPOCHS))
+        return Loaded(foreign.read_log(text, source, over), defaults=True, over=over)
     if ref.name == PBA:
         raise PolicyFileError(f"{source}: not a log of PBA; other files need no {PBA}: before")
     return read_json(text, source, operations)
@@ -312,8 +298,10 @@ def read_json(text: str, source: str, operations: Sequence[Operation] = ()) -> L
         operations: Your own operations that the text names.
     """
     document = parse(text, source)
-    if is_sub_policy_list(document, FORMAT):
-        return Loaded(read_sub_policies(document), defaults=True, mirrored=True)
+    keys = document.value if isinstance(document.value, dict) else {}
+    is_list = isinstance(document.value, list)
+    if is_list or ("sub_policies" in keys and keys.get("format") != FORMAT):
+        return Loaded(foreign.read_sub_policies(document), defaults=True, mirrored=True)
     policy = read_document(document, operations)
     stages = [stage for phase in policy.phases for stage in phase.stages]
     # sub-policies were found with the defaults on; a file with layers as well may hold them
@@ -382,11 +370,10 @@ def with_defaults(policy: Policy, space: SpaceName = "cifar") -> Policy:
 def _joined_layers(stages: tuple[Stage, ...]) -> list[Stage]:
     """Neighbouring layers as one stage: the draws are the same, and one CUDA program makes them."""
     joined: list[Stage] = []
-    for is_layers, group in groupby(stages, lambda stage: isinstance(stage, Layers)):
-        parts = list(group)
-        if is_layers:
-            tables = [part.probabilities for part in parts if isinstance(part, Layers)]
-            joined.append(Layers(torch.cat(tables)))
+    for stage in stages:
+        last = joined[-1] if joined else None
+        if isinstance(last, Layers) and isinstance(stage, Layers):
+            joined[-1] = Layers(torch.cat([last.probabilities, stage.probabilities]))
         else:
-            joined += parts
+            joined.append(stage)
     return joined
