@@ -33,24 +33,29 @@ Argument = int | str
 # Names
 
 
-class Parameter(NamedTuple):
-    """A parameter that a name takes behind its colon: a whole number, or one of several texts."""
+_VALUES: Mapping[str, range | tuple[str, ...]] = {
+    "layers": range(1, MAX_DEPTH + 1),
+    "m": range(baselines.TOP_LEVEL + 1),
+    "n": range(1, MAX_DEPTH - 2),
+    "over": range(1, 10**7),
+    "space": tuple(SPACES),
+}
+"""The parameters that a name can take behind its colon: whole numbers, or one of several texts."""
 
-    name: str
-    values: range | tuple[str, ...]
 
-    def parse(self, text: str, source: str) -> Argument:
-        """The value that `text` spells; errors begin with `source`."""
-        if isinstance(self.values, tuple):
-            if text in self.values:
-                return text
-            expected = f"one of {', '.join(self.values)}"
-        else:
-            short = text.isascii() and text.isdecimal() and len(text) < 10
-            if short and int(text) in self.values:
-                return int(text)
-            expected = f"a whole number from {self.values[0]} to {self.values[-1]}"
-        raise PolicyFileError(f"{source}: {self.name} should be {expected}, got {text!r}")
+def _parse_value(name: str, text: str, source: str) -> Argument:
+    """The value of a parameter that `text` spells; errors begin with `source`."""
+    values = _VALUES[name]
+    if isinstance(values, tuple):
+        if text in values:
+            return text
+        expected = f"one of {', '.join(values)}"
+    else:
+        short = text.isascii() and text.isdecimal() and len(text) < 10
+        if short and int(text) in values:
+            return int(text)
+        expected = f"a whole number from {values[0]} to {values[-1]}"
+    raise PolicyFileError(f"{source}: {name} should be {expected}, got {text!r}")
 
 
 class Generated(NamedTuple):
@@ -58,8 +63,8 @@ class Generated(NamedTuple):
 
     description: str
     make: Callable[..., Policy]
-    parameters: tuple[Parameter, ...] = ()
-    """In the order in which values without a name are taken."""
+    parameters: tuple[str, ...] = ()
+    """Keys of `_VALUES`, in the order in which values without a name are taken."""
     defaults: bool = False
     """Whether a training adds the default crop, flip and, on CIFAR, cutout behind it."""
 
@@ -73,11 +78,6 @@ def _auto_augment(space: SpaceName = "cifar") -> Policy:
     return baselines.auto_augment("imagenet" if space == "imagenet" else "cifar10")
 
 
-_SPACE, _LAYERS = Parameter("space", tuple(SPACES)), Parameter("layers", range(1, MAX_DEPTH + 1))
-_COUNT, _STRENGTH = (
-    Parameter("n", range(1, MAX_DEPTH - 2)),
-    Parameter("m", range(baselines.TOP_LEVEL + 1)),
-)
 _on_defaults = partial(Generated, defaults=True)  # published on top of crop, flip and cutout
 GENERATED: Mapping[str, Generated] = {
     "identity": Generated("changes nothing", Policy.identity),
@@ -86,23 +86,23 @@ GENERATED: Mapping[str, Generated] = {
         "2 layers, each CIFAR transformation equally likely", lambda: Policy.uniform(CIFAR, 2)
     ),
     "deepta": Generated(
-        "6 CIFAR layers, or deepta:4: an operation, then a level", _deepta, (_LAYERS, _SPACE)
+        "6 CIFAR layers, or deepta:4: an operation, then a level", _deepta, ("layers", "space")
     ),
     "deepta-imagenet": Generated(
         "5 ImageNet layers: an operation, then a level",
         partial(_deepta, space="imagenet"),
-        (_LAYERS,),
+        ("layers",),
     ),
     "crop-flip": Generated(
         "pad-4 crop (ImageNet: resized crop) and flip",
         partial(default_policy, cutout=False),
-        (_SPACE,),
+        ("space",),
     ),
     "crop-flip-cutout": Generated(
         "pad-4 crop, flip and the original 16-pixel Cutout", default_policy
     ),
     "autoaugment": _on_defaults(
-        "autoaugment-cifar10; on ImageNet autoaugment-imagenet", _auto_augment, (_SPACE,)
+        "autoaugment-cifar10; on ImageNet autoaugment-imagenet", _auto_augment, ("space",)
     ),
     **{
         f"autoaugment-{table}": _on_defaults(
@@ -114,18 +114,18 @@ GENERATED: Mapping[str, Generated] = {
     "randaugment": _on_defaults(
         "2 of 14 operations at strength 9 of 30; or :n=3,m=5",
         baselines.rand_augment,
-        (_COUNT, _STRENGTH, _SPACE),
+        ("n", "m", "space"),
     ),
     "uniformaugment": _on_defaults(
-        "2 of 15 operations, each half the time, any strength", baselines.uniform_augment, (_COUNT,)
+        "2 of 15 operations, each half the time, any strength", baselines.uniform_augment, ("n",)
     ),
     "trivialaugment": _on_defaults(
         "1 of 14 operations, any strength, RandAugment's ranges",
         baselines.trivial_augment,
-        (_SPACE,),
+        ("space",),
     ),
     "trivialaugment-wide": _on_defaults(
-        "1 of 14 operations, any strength, wide ranges", baselines.trivial_augment_wide, (_SPACE,)
+        "1 of 14 operations, any strength, wide ranges", baselines.trivial_augment_wide, ("space",)
     ),
 }
 SIMPLE, PBA = "deepaa-simple", "pba"
@@ -134,7 +134,6 @@ FORMS = {
     f"{PBA}:FILE": "a schedule of PBA; FILE,over=160 for 160 epochs",
 }
 """Names that need something behind the colon, as errors and help spell them, and what they are."""
-_OVER = Parameter("over", range(1, 10**7))
 _SHIPPED: Traversable = files("deepaa.policy").joinpath("shipped")
 
 
@@ -197,7 +196,7 @@ def parse_policy_ref(source: str | Path) -> PolicyRef:
         return replace(inner, text=source, first_layer=True)
     if name == PBA:
         path, comma, over = rest.rpartition(",over=")
-        given = {"over": _OVER.parse(over, source)} if comma else {}
+        given = {"over": _parse_value("over", over, source)} if comma else {}
         return PolicyRef(source, PBA, given, Path(path if comma else rest))
     if name in GENERATED:
         values = rest.split(",") if colon else ()
@@ -210,18 +209,17 @@ def parse_policy_ref(source: str | Path) -> PolicyRef:
 def _arguments(source: str, name: str, values: Sequence[str]) -> dict[str, Argument]:
     """The values behind the colon: `key=value`, or values alone in order."""
     parameters = GENERATED[name].parameters
-    by_name = {parameter.name: parameter for parameter in parameters}
     given: dict[str, Argument] = {}
     for i, part in enumerate(values):
         key, equals, text = part.strip().partition("=")
         if not equals:
-            text, key = key, parameters[i].name if i < len(parameters) else key
-        if key not in by_name:
-            has = ", ".join(by_name) or "none"
+            text, key = key, parameters[i] if i < len(parameters) else key
+        if key not in parameters:
+            has = ", ".join(parameters) or "none"
             raise PolicyFileError(f"{source}: {name} has no parameter {key!r}; it has {has}")
         if key in given:
             raise PolicyFileError(f"{source}: {key} is given twice")
-        given[key] = by_name[key].parse(text.strip(), source)
+        given[key] = _parse_value(key, text.strip(), source)
     return given
 
 
@@ -268,7 +266,7 @@ def _load(
         if (shipped := shipped_policies().get(name)) is not None:
             return read_json(shipped.read_text("utf-8"), name, operations)
         entry, given = GENERATED[name], dict(ref.arguments)
-        if space is not None and _SPACE in entry.parameters:
+        if space is not None and "space" in entry.parameters:
             given.setdefault("space", space)
         return Loaded(entry.make(**given), entry.defaults)
     source = str(ref.path)
