@@ -70,8 +70,7 @@ class Generated(NamedTuple):
 
 
 def _deepta(layers: int | None = None, space: SpaceName = "cifar") -> Policy:
-    usual = {"cifar": 6, "imagenet": 5}[space]
-    return Policy.trivial(SPACES[space], usual if layers is None else layers)
+    return Policy.trivial(SPACES[space], layers or {"cifar": 6, "imagenet": 5}[space])
 
 
 def _auto_augment(space: SpaceName = "cifar") -> Policy:
