@@ -7,18 +7,16 @@ Here belongs what builds, names or copies a network. What trains one is the matt
 from deepaa.models.factory import (
     SMALL_SIDE,
     Normalize,
+    ScaleShift,
     build_model,
     channel_statistics,
+    checked_outputs,
+    copy_model,
     default_model,
+    frozen_copy,
     is_large,
     load_model,
     state_hash,
-)
-from deepaa.models.frozen import (
-    ScaleShift,
-    checked_outputs,
-    copy_model,
-    frozen_copy,
     unwrap_compiled,
 )
 

@@ -1,13 +1,9 @@
-"""Networks by name or of a user's function, with normalisation as their first layer.
-
-A name is one of this package's networks, of torchvision's or of timm's.
-"""
+"""Networks by name or of a user's function, their normalisation and weights, and frozen copies."""
 
 from __future__ import annotations
 
-import difflib
+import copy
 import hashlib
-import importlib
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +15,10 @@ import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
-from deepaa.models.networks import ShakeShake, WideResNet
+from deepaa.models.networks import LIBRARIES, ShakeShake, WideResNet, library_network
 from deepaa.ops import check_images, import_object
 
 SMALL_SIDE = 64
@@ -130,10 +128,6 @@ _OWN: Mapping[str, Callable[[int, int], nn.Module]] = {
     "wrn-28-10": partial(WideResNet, 28, 10),
     "shake-shake-26-2x96d": partial(ShakeShake, 26, 96),
 }
-_LIBRARIES = {"torchvision": "torchvision.models", "timm": "timm"}
-# these two would return several outputs in train mode
-_ONE_OUTPUT = {"aux_logits": False, "init_weights": True}
-_OPTIONS: Mapping[str, dict[str, Any]] = {"googlenet": _ONE_OUTPUT, "inception_v3": _ONE_OUTPUT}
 
 
 def build_model(
@@ -158,7 +152,7 @@ def build_model(
     if num_classes < 1 or channels < 1:
         raise ValueError(f"{num_classes} classes and {channels} channels: both should be above 0")
     normalize = Normalize(mean, std, channels)
-    make = _OWN.get(name) or _maker(name)
+    make = _OWN.get(name) or library_network(name, _OWN)
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         # torch.manual_seed would seed the generators of CUDA too
         torch.default_generator.manual_seed(seed)
@@ -175,52 +169,6 @@ def _initialise(network: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(module, nn.Linear):
             nn.init.zeros_(module.bias)
-
-
-def _maker(name: str) -> Callable[[int, int], nn.Module]:
-    library, colon, inner = name.rpartition(":")
-    if colon and library not in _LIBRARIES:
-        raise ValueError(f"{name!r}: no model library {library!r}; there are torchvision and timm")
-    known = {each: _names(each) for each in _LIBRARIES if library in ("", each)}
-    for each, names in known.items():
-        if inner in names:
-            return partial(_from_library, each, inner)
-    if colon and not known[library]:
-        raise ValueError(f"{name!r}: {library} is not installed")
-    # libraries share names, and each should be named once
-    every = dict.fromkeys([*_OWN, *(each for names in known.values() for each in names)])
-    close = difflib.get_close_matches(inner.lower(), every, 4)
-    hint = f"did you mean {' or '.join(map(repr, close))}? There" if close else "there"
-    absent = [each for each, names in known.items() if not names]
-    note = f" ({' and '.join(absent)} not installed)" if absent else ""
-    raise ValueError(
-        f"no model {name!r}; {hint} are {', '.join(_OWN)}, torchvision:NAME and timm:NAME{note}"
-    )
-
-
-def _names(library: str) -> list[str]:
-    """The image classifiers of a library; none if it is not installed."""
-    try:
-        module = importlib.import_module(_LIBRARIES[library])
-    except ImportError:
-        return []
-    # torchvision counts detectors and the like as models unless told where to look
-    options = {"module": module} if library == "torchvision" else {}
-    names: list[str] = module.list_models(**options)
-    return names
-
-
-def _from_library(library: str, name: str, classes: int, channels: int) -> nn.Module:
-    module = importlib.import_module(_LIBRARIES[library])
-    made: nn.Module
-    if library == "timm":
-        made = module.create_model(name, num_classes=classes, pretrained=False, in_chans=channels)
-    elif channels == 3:
-        options = _OPTIONS.get(name, {})
-        made = module.get_model(name, num_classes=classes, weights=None, **options)
-    else:
-        raise ValueError(f"torchvision:{name} takes 3 channels, got {channels}; timm takes any")
-    return made
 
 
 # Networks as `--model` and `--weights` name them
@@ -243,7 +191,7 @@ def load_model(
         normalisation: Mean and deviation of the channels in place of those of the images.
     """
     module, colon, _ = spec.partition(":")
-    if colon and module not in _LIBRARIES:
+    if colon and module not in LIBRARIES:
         model = _call_factory(spec, classes, seed)
     else:
         mean, std = normalisation or channel_statistics(images)
@@ -299,3 +247,118 @@ def state_hash(model: nn.Module) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+# Copies in eval mode that treat every image of a batch on its own
+
+
+class ScaleShift(nn.Module):
+    """Batch norm in eval mode as it is computed: x * scale + shift, per channel, no parameters."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        """Fold the running statistics and the weights of `norm`, in float64."""
+        super().__init__()
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        scale = (norm.running_var.detach().double() + norm.eps).rsqrt()
+        if norm.weight is not None:
+            scale = scale * norm.weight.detach().double()
+        shift = -norm.running_mean.detach().double() * scale
+        if norm.bias is not None:
+            shift = shift + norm.bias.detach().double()
+        dtype = norm.running_mean.dtype if norm.weight is None else norm.weight.dtype
+        self.register_buffer("scale", scale.to(dtype))
+        self.register_buffer("shift", shift.to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` (N, C, ...), scaled and shifted."""
+        shape = (-1,) + (1,) * (x.ndim - 2)
+        scale, shift = self.scale.to(x.dtype).view(shape), self.shift.to(x.dtype).view(shape)
+        return torch.addcmul(shift, x, scale)
+
+    def tangent_of(self, tangent: Tensor) -> Tensor:
+        """The tangent of the output, for a tangent of the input (forward mode)."""
+        shape = (-1,) + (1,) * (tangent.ndim - 2)
+        return tangent * self.scale.to(tangent.dtype).view(shape)
+
+
+def unwrap_compiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, or the module itself."""
+    inner: nn.Module = getattr(model, "_orig_mod", model)
+    return inner
+
+
+def checked_outputs(model: nn.Module, images: Tensor) -> Any:
+    """What a model gives for images; one that cannot take them is refused with the reason."""
+    try:
+        return model(images)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:
+        advice = ""
+        if images.dtype == torch.uint8 and "type" in str(error):
+            advice = "; it gets uint8 images: put deepaa.models.Normalize(mean, std) in front"
+        shape = tuple(images.shape[1:])
+        raise ValueError(
+            f"the model cannot take images of shape {shape}{advice}: {error}"
+        ) from error
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A copy, also of a model that keeps its activations, which torch refuses to copy."""
+    model = unwrap_compiled(model)
+    kept = {
+        id(value): value.detach().clone()
+        for module in model.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(model, kept)
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """A copy in eval mode whose batch norm is a plain scale and shift and whose dropout is gone.
+
+    It computes what `model.eval()` computes, image by image, and no parameter of a batch norm is
+    left among its parameters. Layers that would mix the images of a batch or stay random are
+    refused by name. Wrappers of `torch.compile` are taken off.
+    """
+    frozen = _frozen(copy_model(model).eval(), "", {})
+    for name, module in frozen.named_modules():
+        if module.training:
+            raise ValueError(f"{_place(name, module)} stays in train mode after eval()")
+    return frozen
+
+
+def _frozen(module: nn.Module, name: str, done: dict[nn.Module, nn.Module]) -> nn.Module:
+    """The replacement of a module and of all below it; one used twice is replaced by one."""
+    if module not in done:
+        done[module] = found = _replacement(unwrap_compiled(module), name)
+        for key, child in list(found._modules.items()):
+            if child is not None:
+                found.register_module(key, _frozen(child, f"{name}.{key}".lstrip("."), done))
+    return done[module]
+
+
+def _replacement(module: nn.Module, name: str) -> nn.Module:
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ValueError(f"{_place(name, module)} is a script: its layers cannot be replaced")
+    if isinstance(module, _DropoutNd):
+        return nn.Identity().eval()
+    if not isinstance(module, _BatchNorm):
+        return module
+    if not isinstance(module.running_mean, Tensor) or not isinstance(module.running_var, Tensor):
+        raise ValueError(f"{_place(name, module)} has no running statistics: it mixes images")
+    if type(module).forward in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+        return ScaleShift(module).eval()
+    act, drop = getattr(module, "act", None), getattr(module, "drop", None)
+    if type(module).__name__ == "BatchNormAct2d" and act is not None and drop is not None:
+        return nn.Sequential(ScaleShift(module), drop, act).eval()  # timm's norm with activation
+    raise ValueError(f"{_place(name, module)} is a batch norm with a forward of its own")
+
+
+def _place(name: str, module: nn.Module) -> str:
+    return f"layer {name or 'model'!r} ({type(module).__name__})"

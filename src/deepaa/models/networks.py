@@ -1,7 +1,11 @@
-"""Residual networks: wide ones and Shake-Shake."""
+"""Architectures: wide residual networks, Shake-Shake, and those of torchvision and timm."""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -176,3 +180,57 @@ class ShakeShake(nn.Module):
         x = F.relu(self.blocks(self.norm(self.stem(x))))
         out: Tensor = self.classify(x.mean((2, 3)))
         return out
+
+
+# Networks of torchvision and timm
+
+LIBRARIES = {"torchvision": "torchvision.models", "timm": "timm"}
+# for networks that would return several outputs in train mode
+_ONE_OUTPUT = {"aux_logits": False, "init_weights": True}
+
+
+def library_network(name: str, own: Iterable[str]) -> Callable[[int, int], nn.Module]:
+    """What makes a network of a library from classes and channels; errors offer `own` too."""
+    library, colon, inner = name.rpartition(":")
+    if colon and library not in LIBRARIES:
+        raise ValueError(f"{name!r}: no model library {library!r}; there are torchvision and timm")
+    known = {each: _names(each) for each in LIBRARIES if library in ("", each)}
+    for each, names in known.items():
+        if inner in names:
+            return partial(_from_library, each, inner)
+    if colon and not known[library]:
+        raise ValueError(f"{name!r}: {library} is not installed")
+    # libraries share names, and each should be named once
+    every = dict.fromkeys([*own, *(each for names in known.values() for each in names)])
+    close = difflib.get_close_matches(inner.lower(), every, 4)
+    hint = f"did you mean {' or '.join(map(repr, close))}? There" if close else "there"
+    absent = [each for each, names in known.items() if not names]
+    note = f" ({' and '.join(absent)} not installed)" if absent else ""
+    raise ValueError(
+        f"no model {name!r}; {hint} are {', '.join(own)}, torchvision:NAME and timm:NAME{note}"
+    )
+
+
+def _names(library: str) -> list[str]:
+    """The image classifiers of a library; none if it is not installed."""
+    try:
+        module = importlib.import_module(LIBRARIES[library])
+    except ImportError:
+        return []
+    # torchvision counts detectors and the like as models unless told where to look
+    options = {"module": module} if library == "torchvision" else {}
+    names: list[str] = module.list_models(**options)
+    return names
+
+
+def _from_library(library: str, name: str, classes: int, channels: int) -> nn.Module:
+    module = importlib.import_module(LIBRARIES[library])
+    made: nn.Module
+    if library == "timm":
+        made = module.create_model(name, num_classes=classes, pretrained=False, in_chans=channels)
+    elif channels == 3:
+        options = _ONE_OUTPUT if name in ("googlenet", "inception_v3") else {}
+        made = module.get_model(name, num_classes=classes, weights=None, **options)
+    else:
+        raise ValueError(f"torchvision:{name} takes 3 channels, got {channels}; timm takes any")
+    return made

@@ -63,40 +63,33 @@ def default_policy(space: SpaceName = "cifar", *, cutout: bool = True) -> Policy
 # One of fourteen operations: RandAugment and TrivialAugment
 
 
+_KINDS = {
+    "shear": ("shear_x", "shear_y"),
+    "translate": ("translate_x", "translate_y"),
+    "rotate": ("rotate",),
+    "solarize": ("solarize",),
+    "posterize": ("posterize",),
+    "enhance": _ENHANCE,
+}
+Range = tuple[float, float, float, Sequence[float]]
+"""The lowest, highest and neutral magnitude of operations, and those that are drawn."""
+
+
 def _signed(values: Iterable[float]) -> list[float]:
     return [signed for value in values for signed in (value, -value)]
 
 
-def _fourteen(
-    side: int,
-    *,
-    shear: tuple[float, Sequence[float]],
-    pixels: tuple[float, Sequence[int]],
-    rotate: tuple[float, Sequence[float]],
-    solarize: Sequence[float],
-    bits: tuple[float, Sequence[float]],
-    enhance: tuple[tuple[float, float], Sequence[float]],
-) -> list[Levels]:
-    """RandAugment's operations, which TrivialAugment shares: how far each goes, and its magnitudes.
+def _both(most: float, values: Iterable[float]) -> Range:
+    return (-most, most, 0.0, _signed(values))
 
-    Shear, translations (in pixels at `side`) and rotation are taken with either sign.
-    """
 
-    def both(name: str, most: float, values: Iterable[float]) -> Levels:
-        return Levels(Operation(name, -most, most, neutral=0.0), _signed(values))
-
-    (low, high), factors = enhance
-    shift = (pixels[0] / side, [count / side for count in pixels[1]])
-    return [
-        Levels(IDENTITY.operation),
-        Levels(Operation("auto_contrast")),
-        Levels(Operation("equalize")),
-        *(both(name, *shear) for name in ("shear_x", "shear_y")),
-        *(both(name, *shift) for name in ("translate_x", "translate_y")),
-        both("rotate", *rotate),
-        Levels(Operation("solarize", 0.0, 256.0, neutral=256.0), solarize),
-        Levels(Operation("posterize", bits[0], 8.0, neutral=8.0), bits[1]),
-        *(Levels(Operation(name, low, high, neutral=1.0), factors) for name in _ENHANCE),
+def _fourteen(ranges: Mapping[str, Range]) -> list[Levels]:
+    """RandAugment's operations, which TrivialAugment shares, with a range for each kind."""
+    plain = [Levels(Operation(name)) for name in ("identity", "auto_contrast", "equalize")]
+    return plain + [
+        Levels(Operation(name, low, high, neutral=neutral), values)
+        for kind, (low, high, neutral, values) in ranges.items()
+        for name in _KINDS[kind]
     ]
 
 
@@ -123,16 +116,15 @@ def rand_augment(n: int = 2, m: int = 9, space: SpaceName = "cifar") -> Policy:
         """In float32, as torchvision has it: the last bit of a factor or threshold shows."""
         return float(torch.linspace(start, end, TOP_LEVEL + 1, dtype=torch.float32)[m])
 
-    operations = _fourteen(
-        side,
-        shear=(0.3, [min(0.3, at(0.0, 0.3))]),
-        pixels=(shift, [int(at(0.0, shift))]),
-        rotate=(30.0, [at(0.0, 30.0)]),
-        solarize=[at(255.0, 0.0)],
-        bits=(4.0, [8.0 - round(4 * m / TOP_LEVEL)]),
-        enhance=((0.1, 1.9), [1 + at(0.0, 0.9), 1 - at(0.0, 0.9)]),
-    )
-    return _layers(_mixture(operations), n)
+    ranges = {
+        "shear": _both(0.3, [min(0.3, at(0.0, 0.3))]),
+        "translate": _both(shift / side, [int(at(0.0, shift)) / side]),
+        "rotate": _both(30.0, [at(0.0, 30.0)]),
+        "solarize": (0.0, 256.0, 256.0, [at(255.0, 0.0)]),
+        "posterize": (4.0, 8.0, 8.0, [8.0 - round(4 * m / TOP_LEVEL)]),
+        "enhance": (0.1, 1.9, 1.0, [1 + at(0.0, 0.9), 1 - at(0.0, 0.9)]),
+    }
+    return _layers(_mixture(_fourteen(ranges)), n)
 
 
 def trivial_augment(space: SpaceName = "cifar") -> Policy:
@@ -152,16 +144,17 @@ def _trivial(
     low, high = enhance
     levels = range(TOP_LEVEL + 1)
     # the order of the products is that of the authors' code, since int() looks at the last bit
-    operations = _fourteen(
-        side,
-        shear=(shear, [level * shear / TOP_LEVEL for level in levels]),
-        pixels=(pixels, [int(level * pixels / TOP_LEVEL) for level in levels]),
-        rotate=(rotate, [float(int(level * rotate / TOP_LEVEL)) for level in levels]),
-        solarize=[256.0 - int(level * 256 / TOP_LEVEL) for level in levels],
-        bits=(float(bits), [8.0 - int(level * (8 - bits) / TOP_LEVEL) for level in levels]),
-        enhance=(enhance, [min(high, level * (high - low) / TOP_LEVEL + low) for level in levels]),
-    )
-    return _layers(_mixture(operations), 1)
+    left = [8.0 - int(level * (8 - bits) / TOP_LEVEL) for level in levels]
+    factors = [min(high, level * (high - low) / TOP_LEVEL + low) for level in levels]
+    ranges = {
+        "shear": _both(shear, [level * shear / TOP_LEVEL for level in levels]),
+        "translate": _both(pixels / side, [int(k * pixels / TOP_LEVEL) / side for k in levels]),
+        "rotate": _both(rotate, [float(int(level * rotate / TOP_LEVEL)) for level in levels]),
+        "solarize": (0.0, 256.0, 256.0, [256.0 - int(k * 256 / TOP_LEVEL) for k in levels]),
+        "posterize": (float(bits), 8.0, 8.0, left),
+        "enhance": (low, high, 1.0, factors),
+    }
+    return _layers(_mixture(_fourteen(ranges)), 1)
 
 
 # UniformAugment

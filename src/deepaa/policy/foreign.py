@@ -77,9 +77,12 @@ def read_npz(data: bytes, source: str) -> Policy:
         raise about["l_mags"].error(
             f"expected one number of levels, 2 to {MAX_LEVELS}, got {arrays['l_mags']}"
         )
+    rows = arrays["ops"].size
     for key, most in (("ops", len(names)), ("mags", levels)):
-        with about[key].checks():
-            _check_places(arrays[key], arrays["ops"].size, most)
+        if (shape := arrays[key].shape) not in ((rows,), (rows, 1)):
+            raise about[key].error(f"has shape {shape}, expected (rows, 1), as many in both")
+        if rows and not 0 <= int(arrays[key].min()) <= int(arrays[key].max()) < most:
+            raise about[key].error(f"entries should be from 0 to {most - 1}")
     grids = [
         (None,) * levels if op.low is None else replace(op, neutral=None).magnitudes(levels)
         for op in operations
@@ -149,23 +152,13 @@ def _authors_operation(text: str, space: Space) -> Operation:
         raise ValueError(f"unknown operation {shown(text)}; known are {', '.join(operations)}")
     operation = operations[ours]
     if operation.low is not None and limits:
-        try:
-            found = [float(part) for part in limits.strip("()").split(",") if part.strip()]
-        except ValueError:
-            found = []
+        found = [float(number) for number in re.findall(r"-?\d+(?:\.\d+)?", limits)]
         if found != [operation.low, operation.high]:
             raise ValueError(
                 f"{shown(text)} has a range other than {operation.low:g} to {operation.high:g}, "
                 "that of the authors' code"
             )
     return operation
-
-
-def _check_places(array: Array, rows: int, most: int) -> None:
-    if array.shape not in ((rows,), (rows, 1)):
-        raise ValueError(f"has shape {array.shape}, expected (rows, 1), as many in both")
-    if rows and not 0 <= int(array.min()) <= int(array.max()) < most:
-        raise ValueError(f"entries should be from 0 to {most - 1}")
 
 
 def _authors_layers(shares: Array, rows: int) -> Layers:
@@ -192,14 +185,6 @@ _SUB_POLICY_OPERATIONS: Mapping[str, Operation] = {
     **{operation.name: operation for operation in CIFAR.operations},
     "cutout": Operation("cutout", 0.0, 0.2),
 }
-
-
-def is_sub_policy_list(document: Value, own_format: str) -> bool:
-    """Whether a document is a list of sub-policies, and not of this package's own format."""
-    found = document.value
-    if isinstance(found, dict):
-        return "sub_policies" in found and found.get("format") != own_format
-    return isinstance(found, list)
 
 
 def read_sub_policies(document: Value) -> Policy:

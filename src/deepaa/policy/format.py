@@ -16,7 +16,7 @@ import torch
 
 from deepaa.ops import BUILTIN, Operation, Option, Row, Table
 from deepaa.policy.policy import MAX_DEPTH, Policy
-from deepaa.policy.stages import SUM_TOLERANCE, Chains, Layers, Stage, check_sum
+from deepaa.policy.stages import SUM_TOLERANCE, Chains, Layers, Slots, Stage, check_sum
 from deepaa.policy.strict_json import MAX_INT, SURROGATE, PolicyFileError, Value, shown
 from deepaa.runs import write_file
 
@@ -110,11 +110,7 @@ def _float(value: float | None) -> float | None:
 def _stage(stage: Stage) -> str:
     if isinstance(stage, Layers):
         return f'{{"layers": {_block(map(_line, stage.probabilities.tolist()), 8)}}}'
-    numbers = zip(stage.weights.tolist(), stage.rows.tolist(), stage.gates.tolist(), strict=True)
-    chains = (
-        _line({"weight": weight, "slots": list(zip(rows, gates, strict=True))})
-        for weight, rows, gates in numbers
-    )
+    chains = (_line({"weight": weight, "slots": slots}) for slots, weight in stage.pairs())
     return f'{{"chains": {_block(chains, 8)}}}'
 
 
@@ -240,39 +236,32 @@ def _layers(layers: Value, before: int, width: int) -> Layers:
             raise line.error(
                 f"holds {len(line.value)} probabilities, but the table has {width} rows"
             )
-        found.append(line.numbers("row", 0.0, MOST))
+        found.append([share.number(0.0, MOST) for share in line.items("row")])
         with line.checks():
             check_sum(found[-1], "sums")
     return Layers(torch.tensor(found, dtype=torch.float64).view(len(found), width))
 
 
 def _chains(chains: Value, before: int, table: Table) -> Chains:
-    closable = table.identity is not None
-    weights: list[float] = []
-    rows: list[list[int]] = []
-    gates: list[list[float]] = []
+    found: list[tuple[Slots, float]] = []
     for part in chains.items("chain", first=1):
         weight, slots = part.fields("weight", "slots")
-        weights.append(weight.number(0.0, MOST))
         _check_depth(chains, before, slots)
-        pairs = slots.items("slot", first=1)
-        if not pairs or len(pairs) != len(rows[0] if rows else pairs):
-            expected = f"{len(rows[0])} as in chain 1" if rows else "at least one"
-            raise part.error(f"has {len(pairs)} slots, expected {expected}")
-        rows.append([])
-        gates.append([])
-        for pair in pairs:
-            row, gate = pair.parts("row", "gate")
-            rows[-1].append(row.integer(0, len(table) - 1))
-            gates[-1].append(gate.number(0.0, 1.0))
-            if not closable and gates[-1][-1] < 1:
-                raise pair.error("a gate below 1 needs an identity row in the table")
-    if not weights:
+        chain = [_slot(slot, table) for slot in slots.items("slot", first=1)]
+        if not chain or len(chain) != len(found[0][0] if found else chain):
+            expected = f"{len(found[0][0])} as in chain 1" if found else "at least one"
+            raise part.error(f"has {len(chain)} slots, expected {expected}")
+        found.append((chain, weight.number(0.0, MOST)))
+    if not found:
         raise chains.error("a stage of chains needs at least one")
     with chains.checks():
-        check_sum(weights, "the weights sum")
-    return Chains(
-        torch.tensor(weights, dtype=torch.float64),
-        torch.tensor(rows),
-        torch.tensor(gates, dtype=torch.float64),
-    )
+        check_sum([weight for _, weight in found], "the weights sum")
+    return Chains.of(found)
+
+
+def _slot(slot: Value, table: Table) -> tuple[int, float]:
+    row, gate = slot.parts("row", "gate")
+    found = (row.integer(0, len(table) - 1), gate.number(0.0, 1.0))
+    if found[1] < 1 and table.identity is None:
+        raise slot.error("a gate below 1 needs an identity row in the table")
+    return found

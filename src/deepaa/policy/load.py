@@ -11,33 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.resources import files
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from deepaa.ops import CIFAR, Operation
-from deepaa.policy.baselines import (
-    SPACES,
-    TOP_LEVEL,
-    SpaceName,
-    auto_augment,
-    default_policy,
-    rand_augment,
-    trivial_augment,
-    trivial_augment_wide,
-    uniform_augment,
-)
-from deepaa.policy.foreign import (
-    SEARCH_EPOCHS,
-    ZIP,
-    is_log,
-    is_sub_policy_list,
-    read_log,
-    read_npz,
-    read_sub_policies,
-)
+from deepaa.policy import baselines, foreign
+from deepaa.policy.baselines import SPACES, SpaceName, default_policy
 from deepaa.policy.format import FORMAT, read_document
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import Chains, Layers, Stage
@@ -52,24 +33,29 @@ Argument = int | str
 # Names
 
 
-class Parameter(NamedTuple):
-    """A parameter that a name takes behind its colon: a whole number, or one of several texts."""
+_VALUES: Mapping[str, range | tuple[str, ...]] = {
+    "layers": range(1, MAX_DEPTH + 1),
+    "m": range(baselines.TOP_LEVEL + 1),
+    "n": range(1, MAX_DEPTH - 2),
+    "over": range(1, 10**7),
+    "space": tuple(SPACES),
+}
+"""The parameters that a name can take behind its colon: whole numbers, or one of several texts."""
 
-    name: str
-    values: range | tuple[str, ...]
 
-    def parse(self, text: str, source: str) -> Argument:
-        """The value that `text` spells; errors begin with `source`."""
-        if isinstance(self.values, tuple):
-            if text in self.values:
-                return text
-            expected = f"one of {', '.join(self.values)}"
-        else:
-            short = text.isascii() and text.isdecimal() and len(text) < 10
-            if short and int(text) in self.values:
-                return int(text)
-            expected = f"a whole number from {self.values[0]} to {self.values[-1]}"
-        raise PolicyFileError(f"{source}: {self.name} should be {expected}, got {text!r}")
+def _parse_value(name: str, text: str, source: str) -> Argument:
+    """The value of a parameter that `text` spells; errors begin with `source`."""
+    values = _VALUES[name]
+    if isinstance(values, tuple):
+        if text in values:
+            return text
+        expected = f"one of {', '.join(values)}"
+    else:
+        short = text.isascii() and text.isdecimal() and len(text) < 10
+        if short and int(text) in values:
+            return int(text)
+        expected = f"a whole number from {values[0]} to {values[-1]}"
+    raise PolicyFileError(f"{source}: {name} should be {expected}, got {text!r}")
 
 
 class Generated(NamedTuple):
@@ -77,23 +63,20 @@ class Generated(NamedTuple):
 
     description: str
     make: Callable[..., Policy]
-    parameters: tuple[Parameter, ...] = ()
-    """In the order in which values without a name are taken."""
+    parameters: tuple[str, ...] = ()
+    """Keys of `_VALUES`, in the order in which values without a name are taken."""
     defaults: bool = False
     """Whether a training adds the default crop, flip and, on CIFAR, cutout behind it."""
 
 
 def _deepta(layers: int | None = None, space: SpaceName = "cifar") -> Policy:
-    usual = {"cifar": 6, "imagenet": 5}[space]
-    return Policy.trivial(SPACES[space], usual if layers is None else layers)
+    return Policy.trivial(SPACES[space], layers or {"cifar": 6, "imagenet": 5}[space])
 
 
 def _auto_augment(space: SpaceName = "cifar") -> Policy:
-    return auto_augment("imagenet" if space == "imagenet" else "cifar10")
+    return baselines.auto_augment("imagenet" if space == "imagenet" else "cifar10")
 
 
-_SPACE, _LAYERS = Parameter("space", tuple(SPACES)), Parameter("layers", range(1, MAX_DEPTH + 1))
-_COUNT, _STRENGTH = Parameter("n", range(1, MAX_DEPTH - 2)), Parameter("m", range(TOP_LEVEL + 1))
 _on_defaults = partial(Generated, defaults=True)  # published on top of crop, flip and cutout
 GENERATED: Mapping[str, Generated] = {
     "identity": Generated("changes nothing", Policy.identity),
@@ -102,44 +85,46 @@ GENERATED: Mapping[str, Generated] = {
         "2 layers, each CIFAR transformation equally likely", lambda: Policy.uniform(CIFAR, 2)
     ),
     "deepta": Generated(
-        "6 CIFAR layers, or deepta:4: an operation, then a level", _deepta, (_LAYERS, _SPACE)
+        "6 CIFAR layers, or deepta:4: an operation, then a level", _deepta, ("layers", "space")
     ),
     "deepta-imagenet": Generated(
         "5 ImageNet layers: an operation, then a level",
         partial(_deepta, space="imagenet"),
-        (_LAYERS,),
+        ("layers",),
     ),
     "crop-flip": Generated(
         "pad-4 crop (ImageNet: resized crop) and flip",
         partial(default_policy, cutout=False),
-        (_SPACE,),
+        ("space",),
     ),
     "crop-flip-cutout": Generated(
         "pad-4 crop, flip and the original 16-pixel Cutout", default_policy
     ),
     "autoaugment": _on_defaults(
-        "autoaugment-cifar10; on ImageNet autoaugment-imagenet", _auto_augment, (_SPACE,)
+        "autoaugment-cifar10; on ImageNet autoaugment-imagenet", _auto_augment, ("space",)
     ),
     **{
         f"autoaugment-{table}": _on_defaults(
             f"AutoAugment's sub-policies for {title}, from torchvision",
-            partial(auto_augment, table),
+            partial(baselines.auto_augment, table),
         )
         for table, title in (("cifar10", "CIFAR-10"), ("imagenet", "ImageNet"), ("svhn", "SVHN"))
     },
     "randaugment": _on_defaults(
         "2 of 14 operations at strength 9 of 30; or :n=3,m=5",
-        rand_augment,
-        (_COUNT, _STRENGTH, _SPACE),
+        baselines.rand_augment,
+        ("n", "m", "space"),
     ),
     "uniformaugment": _on_defaults(
-        "2 of 15 operations, each half the time, any strength", uniform_augment, (_COUNT,)
+        "2 of 15 operations, each half the time, any strength", baselines.uniform_augment, ("n",)
     ),
     "trivialaugment": _on_defaults(
-        "1 of 14 operations, any strength, RandAugment's ranges", trivial_augment, (_SPACE,)
+        "1 of 14 operations, any strength, RandAugment's ranges",
+        baselines.trivial_augment,
+        ("space",),
     ),
     "trivialaugment-wide": _on_defaults(
-        "1 of 14 operations, any strength, wide ranges", trivial_augment_wide, (_SPACE,)
+        "1 of 14 operations, any strength, wide ranges", baselines.trivial_augment_wide, ("space",)
     ),
 }
 SIMPLE, PBA = "deepaa-simple", "pba"
@@ -148,7 +133,6 @@ FORMS = {
     f"{PBA}:FILE": "a schedule of PBA; FILE,over=160 for 160 epochs",
 }
 """Names that need something behind the colon, as errors and help spell them, and what they are."""
-_OVER = Parameter("over", range(1, 10**7))
 _SHIPPED: Traversable = files("deepaa.policy").joinpath("shipped")
 
 
@@ -211,7 +195,7 @@ def parse_policy_ref(source: str | Path) -> PolicyRef:
         return replace(inner, text=source, first_layer=True)
     if name == PBA:
         path, comma, over = rest.rpartition(",over=")
-        given = {"over": _OVER.parse(over, source)} if comma else {}
+        given = {"over": _parse_value("over", over, source)} if comma else {}
         return PolicyRef(source, PBA, given, Path(path if comma else rest))
     if name in GENERATED:
         values = rest.split(",") if colon else ()
@@ -224,18 +208,17 @@ def parse_policy_ref(source: str | Path) -> PolicyRef:
 def _arguments(source: str, name: str, values: Sequence[str]) -> dict[str, Argument]:
     """The values behind the colon: `key=value`, or values alone in order."""
     parameters = GENERATED[name].parameters
-    by_name = {parameter.name: parameter for parameter in parameters}
     given: dict[str, Argument] = {}
     for i, part in enumerate(values):
         key, equals, text = part.strip().partition("=")
         if not equals:
-            text, key = key, parameters[i].name if i < len(parameters) else key
-        if key not in by_name:
-            has = ", ".join(by_name) or "none"
+            text, key = key, parameters[i] if i < len(parameters) else key
+        if key not in parameters:
+            has = ", ".join(parameters) or "none"
             raise PolicyFileError(f"{source}: {name} has no parameter {key!r}; it has {has}")
         if key in given:
             raise PolicyFileError(f"{source}: {key} is given twice")
-        given[key] = by_name[key].parse(text.strip(), source)
+        given[key] = _parse_value(key, text.strip(), source)
     return given
 
 
@@ -282,7 +265,7 @@ def _load(
         if (shipped := shipped_policies().get(name)) is not None:
             return read_json(shipped.read_text("utf-8"), name, operations)
         entry, given = GENERATED[name], dict(ref.arguments)
-        if space is not None and _SPACE in entry.parameters:
+        if space is not None and "space" in entry.parameters:
             given.setdefault("space", space)
         return Loaded(entry.make(**given), entry.defaults)
     source = str(ref.path)
@@ -290,15 +273,15 @@ def _load(
         data = read_bytes(ref.path)
     except FileNotFoundError:
         raise _not_found(ref) from None
-    if ref.name != PBA and (data.startswith(ZIP) or source.endswith(".npz")):
-        return Loaded(read_npz(data, source), defaults=False, mirrored=True)
+    if ref.name != PBA and (data.startswith(foreign.ZIP) or source.endswith(".npz")):
+        return Loaded(foreign.read_npz(data, source), defaults=False, mirrored=True)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PolicyFileError(f"{source}: byte {error.start}: not UTF-8 text") from None
-    if is_log(text):
-        over = int(ref.arguments.get("over", SEARCH_EPOCHS))
-        return Loaded(read_log(text, source, over), defaults=True, over=over)
+    if foreign.is_log(text):
+        over = int(ref.arguments.get("over", foreign.SEARCH_EPOCHS))
+        return Loaded(foreign.read_log(text, source, over), defaults=True, over=over)
     if ref.name == PBA:
         raise PolicyFileError(f"{source}: not a log of PBA; other files need no {PBA}: before")
     return read_json(text, source, operations)
@@ -312,8 +295,10 @@ def read_json(text: str, source: str, operations: Sequence[Operation] = ()) -> L
         operations: Your own operations that the text names.
     """
     document = parse(text, source)
-    if is_sub_policy_list(document, FORMAT):
-        return Loaded(read_sub_policies(document), defaults=True, mirrored=True)
+    keys = document.value if isinstance(document.value, dict) else {}
+    is_list = isinstance(document.value, list)
+    if is_list or ("sub_policies" in keys and keys.get("format") != FORMAT):
+        return Loaded(foreign.read_sub_policies(document), defaults=True, mirrored=True)
     policy = read_document(document, operations)
     stages = [stage for phase in policy.phases for stage in phase.stages]
     # sub-policies were found with the defaults on; a file with layers as well may hold them
@@ -382,11 +367,10 @@ def with_defaults(policy: Policy, space: SpaceName = "cifar") -> Policy:
 def _joined_layers(stages: tuple[Stage, ...]) -> list[Stage]:
     """Neighbouring layers as one stage: the draws are the same, and one CUDA program makes them."""
     joined: list[Stage] = []
-    for is_layers, group in groupby(stages, lambda stage: isinstance(stage, Layers)):
-        parts = list(group)
-        if is_layers:
-            tables = [part.probabilities for part in parts if isinstance(part, Layers)]
-            joined.append(Layers(torch.cat(tables)))
+    for stage in stages:
+        last = joined[-1] if joined else None
+        if isinstance(last, Layers) and isinstance(stage, Layers):
+            joined[-1] = Layers(torch.cat([last.probabilities, stage.probabilities]))
         else:
-            joined += parts
+            joined.append(stage)
     return joined

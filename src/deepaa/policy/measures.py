@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from deepaa.ops import Operation, Table, apply_batch, sample_keys
-from deepaa.policy.policy import Policy
+from deepaa.ops import Table, apply_batch, sample_keys
+from deepaa.policy.policy import IDENTITY, Policy
 
 DRAWS, TOGETHER = 2048, 256
 _PLACING = {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}
@@ -66,7 +66,9 @@ def hidden_share(policy: Policy, side: int = 32, epoch: int = 0) -> float:
         side: Of the square images; operations that count in pixels hide less of larger ones.
         epoch: Which phase of a schedule to take.
     """
-    placing = _placing_only(policy.table)
+    # identity in place of every row that moves and covers no pixel
+    rows = policy.table.rows
+    placing = Table(row if row.operation.name in _PLACING else IDENTITY for row in rows)
     hidden = 0.0
     for first in range(0, DRAWS, TOGETHER):
         draw = policy.draw(sample_keys(0, epoch, torch.arange(first, first + TOGETHER)), epoch)
@@ -74,9 +76,3 @@ def hidden_share(policy: Policy, side: int = 32, epoch: int = 0) -> float:
         alike = apply_batch(black, draw, placing) == apply_batch(black + 255, draw, placing)
         hidden += float(alike.double().mean())
     return hidden * TOGETHER / DRAWS
-
-
-def _placing_only(table: Table) -> Table:
-    """The table with identity in place of every row that moves and covers no pixel."""
-    identity = (Operation("identity"), None)
-    return Table(row if row.operation.name in _PLACING else identity for row in table.rows)

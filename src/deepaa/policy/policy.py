@@ -350,7 +350,10 @@ class Policy:
         """
         rows = [row for pairs in schedule.values() for chain, _ in pairs for row, _ in chain]
         index = {row: i for i, row in enumerate(dict.fromkeys([IDENTITY, *rows]))}
-        phases = [(epoch, [Chains.over(index, pairs)]) for epoch, pairs in schedule.items()]
+        phases = []
+        for epoch, pairs in schedule.items():
+            placed = [([(index[row], g) for row, g in chain], weight) for chain, weight in pairs]
+            phases.append((epoch, [Chains.of(placed)]))
         return cls(Table(index), schedule=phases, info=info)
 
     def save(self, path: str | Path) -> None:

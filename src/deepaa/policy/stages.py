@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -17,6 +17,8 @@ from deepaa.ops import BITS, Row, choice_word, gate_word
 
 Chain = Sequence[tuple[Row, float]]
 """The rows of a chain's slots, and their gates."""
+Slots = Sequence[tuple[int, float]]
+"""The same with rows by their place in a table."""
 Numbers = Sequence[Any]
 """A stage's `constants`, as tensors on a device or as lists."""
 SUM_TOLERANCE = 1e-6
@@ -25,17 +27,16 @@ MAX_SIGNS = 4096
 
 
 def _float64(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+    """A copy of `values` of its own."""
+    found = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
+    return found.clone(memory_format=torch.contiguous_format)
 
 
-def _probabilities(values: Any, what: str) -> Tensor:
-    """A float64 copy of `values` that holds nothing negative and nothing that is not finite."""
-    table = _float64(values)
-    if not bool(table.isfinite().all()):
+def _check_probabilities(values: Tensor, what: str) -> None:
+    if not bool(values.isfinite().all()):
         raise ValueError(f"{what} holds a value that is not finite")
-    if bool((table < 0).any()):
-        raise ValueError(f"{what} holds a negative probability, {float(table.min()):g}")
-    return table.clone(memory_format=torch.contiguous_format)
+    if bool((values < 0).any()):
+        raise ValueError(f"{what} holds a negative probability, {float(values.min()):g}")
 
 
 def check_sum(numbers: Sequence[float], what: str) -> None:
@@ -74,10 +75,10 @@ class Layers:
         table = _float64(self.probabilities)
         if table.ndim != 2:
             raise ValueError(f"layers should be (K, rows), got shape {tuple(table.shape)}")
-        layers = [_probabilities(row, f"layer {k}") for k, row in enumerate(table, start=1)]
-        for k, layer in enumerate(layers, start=1):
+        for k, layer in enumerate(table, start=1):
+            _check_probabilities(layer, f"layer {k}")
             check_sum(layer.tolist(), f"layer {k} sums")
-        object.__setattr__(self, "probabilities", torch.stack(layers) if layers else table)
+        object.__setattr__(self, "probabilities", table)
 
     @property
     def depth(self) -> int:
@@ -87,20 +88,17 @@ class Layers:
     @property
     def constants(self) -> tuple[Tensor, ...]:
         """The tensors that `choose` needs on a device."""
-        return (thresholds(self.probabilities),) if self.depth else ()
+        return (thresholds(self.probabilities),)
 
     def choose(self, choice: Tensor, gate: Tensor, constants: Numbers, identity: int) -> Tensor:
         """The (N, K) rows that the (N, K) random words of its layers choose."""
-        if not self.depth:
-            return choice
         found = torch.searchsorted(constants[0], choice.T.contiguous(), right=True)
         return found.T.contiguous()
 
     def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
         """The rows of one key: `choose` in plain Python, without tensors."""
         return [
-            bisect_right(steps, choice_word(key, first + k))
-            for k, steps in enumerate(lists[0] if lists else ())
+            bisect_right(steps, choice_word(key, first + k)) for k, steps in enumerate(lists[0])
         ]
 
     def row_uses(self, rows: int, identity: int) -> Tensor:
@@ -134,8 +132,9 @@ class Chains:
 
     def __post_init__(self) -> None:
         """Check shapes and probabilities."""
-        weights = _probabilities(self.weights, "chain weights")
-        gates = _probabilities(self.gates, "chain gates")
+        weights, gates = _float64(self.weights), _float64(self.gates)
+        _check_probabilities(weights, "chain weights")
+        _check_probabilities(gates, "chain gates")
         rows = torch.as_tensor(self.rows, dtype=torch.int64).cpu().clone()
         same = weights.shape == rows.shape[:1] and rows.shape == gates.shape
         if not same or rows.ndim != 2 or 0 in rows.shape:
@@ -151,11 +150,16 @@ class Chains:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def over(cls, index: Mapping[Row, int], pairs: Sequence[tuple[Chain, float]]) -> Chains:
-        """The chains and their weights, with rows by their place in a table."""
+    def of(cls, pairs: Sequence[tuple[Slots, float]]) -> Chains:
+        """The chains of (slots, weight) pairs."""
         gates = [[gate for _, gate in chain] for chain, _ in pairs]
-        rows = [[index[row] for row, _ in chain] for chain, _ in pairs]
+        rows = [[row for row, _ in chain] for chain, _ in pairs]
         return cls(_float64([weight for _, weight in pairs]), torch.tensor(rows), _float64(gates))
+
+    def pairs(self) -> Iterator[tuple[Slots, float]]:
+        """The (slots, weight) pairs of the chains, as `of` takes them."""
+        numbers = zip(self.weights.tolist(), self.rows.tolist(), self.gates.tolist(), strict=True)
+        return ((list(zip(rows, gates, strict=True)), weight) for weight, rows, gates in numbers)
 
     @property
     def depth(self) -> int:
@@ -201,17 +205,15 @@ class Chains:
 
     def symmetric(self, twin: Tensor) -> Chains:
         """The chains that exchange each row with its `twin` (T,) with probability 1/2."""
-        weights, rows, gates = [], [], []
-        for weight, chain, gate in zip(self.weights.tolist(), self.rows, self.gates, strict=True):
-            ways = [sorted({int(row), int(twin[row])}) for row in chain]
+        pairs: list[tuple[Slots, float]] = []
+        for slots, weight in self.pairs():
+            ways = [[(way, gate) for way in sorted({row, int(twin[row])})] for row, gate in slots]
             if (count := math.prod(map(len, ways))) > MAX_SIGNS:
                 raise ValueError(
                     f"a chain has {count} combinations of signs; symmetric() takes {MAX_SIGNS}"
                 )
-            weights += [weight / count] * count
-            rows += list(product(*ways))
-            gates += [gate] * count
-        return Chains(_float64(weights), torch.tensor(rows), torch.stack(gates))
+            pairs += [(way, weight / count) for way in product(*ways)]
+        return Chains.of(pairs)
 
 
 Stage = Layers | Chains

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,18 +52,11 @@ def read_bytes(path: Path) -> bytes:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers a key it was given twice."""
+    """A JSON object that remembers the keys it was given twice."""
 
-    twice: str | None = None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> _Object:
-    found = _Object()
-    for key, value in pairs:
-        if key in found:
-            found.twice = key
-        found[key] = value
-    return found
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.twice = [k for k, n in Counter(key for key, _ in pairs).items() if n > 1]
 
 
 def _integer(digits: str) -> int:
@@ -79,7 +73,7 @@ def parse(text: str, source: str) -> Value:
             f"{source}: {parts:,} lists and objects; at most {MAX_PARTS:,} are read"
         )
     try:
-        document = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
+        document = json.loads(text, object_pairs_hook=_Object, parse_int=_integer)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
@@ -133,15 +127,13 @@ class Value:
     def entries(self) -> Iterator[tuple[str, Value]]:
         """The keys and values of an object whose keys are free text."""
         for name, value in self._checked_object().items():
-            if SURROGATE.search(name):
-                raise self.error(f"key {shown(name)} is not valid Unicode")
-            yield name, self.at(f"key {shown(name)}", value)
+            yield self.at("a key", name).text(), self.at(f"key {shown(name)}", value)
 
     def _checked_object(self) -> _Object:
         if not isinstance(self.value, _Object):
             raise self.wrong("an object {...}")
-        if self.value.twice is not None:
-            raise self.error(f"key {shown(self.value.twice)} appears twice")
+        if self.value.twice:
+            raise self.error(f"key {shown(self.value.twice[0])} appears twice")
         return self.value
 
     def items(self, label: str, first: int = 0) -> list[Value]:
@@ -173,15 +165,6 @@ class Value:
             limits = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
             raise self.error(f"{number:g} should be {limits}")
         return number
-
-    def numbers(self, label: str, low: float, high: float) -> list[float]:
-        """A list of numbers from `low` to `high`; number i is called `label` i in errors."""
-        values = self.value
-        if isinstance(values, list) and all(type(v) in (int, float) for v in values):
-            floats = [float(v) for v in values]
-            if all(low <= v <= high for v in floats):
-                return floats
-        return [item.number(low, high) for item in self.items(label)]  # finds the one at fault
 
     def number_or_null(self) -> float | None:
         """A finite number, or None for null."""

@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FLOATS = (np.float16, np.float32, np.float64)
-
 
 def image_places(leaves: list[Any]) -> list[int]:
     """The places of the images in a flat sample: torchvision's rule, see `DeepAutoAugment`."""
@@ -62,7 +60,8 @@ def _is_image_array(leaf: Any) -> bool:
         return False
     if leaf.ndim == 2:
         return bool(leaf.dtype == np.uint8)
-    return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in (np.uint8, *FLOATS)
+    known = (np.uint8, np.float16, np.float32, np.float64)
+    return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in known
 
 
 def _described(leaf: Any) -> str:
@@ -100,11 +99,6 @@ def batch_size(images: list[Any]) -> int | None:
             f"one size; got {', '.join(map(_described, images))}"
         )
     return sizes[0]
-
-
-def plain(image: Tensor) -> Tensor:
-    """`image` without its tensor subclass."""
-    return image if type(image) is Tensor else image.as_subclass(Tensor)
 
 
 def rewrap(out: Tensor, like: Tensor) -> Tensor:

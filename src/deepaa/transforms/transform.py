@@ -29,16 +29,7 @@ from deepaa.ops import (
     to_device,
 )
 from deepaa.policy import Policy, load_policy
-from deepaa.transforms.inputs import (
-    batch_numbers,
-    batch_size,
-    check_shape,
-    image_places,
-    plain,
-    rewrap,
-    shared_tensor,
-    whole_number,
-)
+from deepaa.transforms import inputs
 
 Array = np.ndarray[Any, Any]
 _LOCK = ForkSafeLock()
@@ -102,7 +93,7 @@ class DeepAutoAugment(nn.Module):
                 "operations are for policies loaded by name or path; this one has its own"
             )
         self.policy = policy
-        self.seed = None if seed is None else whole_number(seed, "seed", -(2**63), 2**64 - 1)
+        self.seed = None if seed is None else inputs.whole_number(seed, "seed", -(2**63), 2**64 - 1)
         self._start(torch.zeros(1, dtype=torch.int64, device="cpu"), [0, 0])
 
     def _start(self, epoch: Tensor, calls: list[int]) -> None:
@@ -110,7 +101,7 @@ class DeepAutoAugment(nn.Module):
         with torch.inference_mode(False):  # an inference tensor could not be changed outside
             # Shared memory, so that workers that live through many epochs see `set_epoch`. Not a
             # buffer: `.to("cuda")` would move it, and reading it would then wait for the device.
-            self._epoch = shared_tensor(epoch)
+            self._epoch = inputs.shared_tensor(epoch)
             # Calls so far, and the epoch they belong to. A tensor, because compiled code would take
             # an int for a constant; it travels as a list, so that workers never share it.
             self._calls = torch.tensor(calls, device="cpu")
@@ -142,24 +133,24 @@ class DeepAutoAugment(nn.Module):
 
         Call it before each epoch's iteration; workers that are already running see it.
         """
-        self._epoch.fill_(whole_number(epoch, "epoch", 0, 2**63 - 1))
+        self._epoch.fill_(inputs.whole_number(epoch, "epoch", 0, 2**63 - 1))
 
-    def forward(self, *inputs: Any, index: Any = None) -> Any:
-        """The inputs with their images augmented.
+    def forward(self, *sample: Any, index: Any = None) -> Any:
+        """The sample with its images augmented.
 
         Args:
             index: The sample's number in the dataset; for a batch, the N numbers. Needs a seed.
         """
-        if not inputs:
+        if not sample:
             raise TypeError("DeepAutoAugment needs an image, got no input")
         if index is not None and self.seed is None:
             raise ValueError(
                 "index has no meaning without a seed: use DeepAutoAugment(policy, seed=0)"
             )
-        leaves, structure = tree_flatten(inputs[0] if len(inputs) == 1 else inputs)
-        places = image_places(leaves)
+        leaves, structure = tree_flatten(sample[0] if len(sample) == 1 else sample)
+        places = inputs.image_places(leaves)
         images = [leaves[place] for place in places]
-        n = batch_size(images)
+        n = inputs.batch_size(images)
         with torch.no_grad():
             if torch.compiler.is_compiling():
                 images = self._augment_compiled(images, n, index)
@@ -177,7 +168,8 @@ class DeepAutoAugment(nn.Module):
     def _key(self, index: Any) -> int:
         """The key of one image."""
         if index is not None:
-            return sample_key(self.seed or 0, self.epoch, whole_number(index, "index of one image"))
+            number = inputs.whole_number(index, "index of one image")
+            return sample_key(self.seed or 0, self.epoch, number)
         if self.seed is None:
             return int(torch.randint(-(2**63), 2**63 - 1, (), device="cpu"))  # as `fresh_keys` does
         return sample_key(*_stream(self.seed, self.epoch, self._calls), 0)
@@ -198,7 +190,7 @@ class DeepAutoAugment(nn.Module):
     def _augment_one(self, image: Any, key: int, epoch: int) -> Any:
         """A PIL image, an array or a (C, H, W) tensor."""
         if isinstance(image, Tensor):
-            return rewrap(self._augment_tensor(plain(image), key, epoch), image)
+            return inputs.rewrap(self._augment_tensor(image.as_subclass(Tensor), key, epoch), image)
         if isinstance(image, np.ndarray):
             return self._augment_array(image, key, epoch)
         return run_pil(image, self.policy.draw_one(key, epoch), self.policy.table)
@@ -219,22 +211,21 @@ class DeepAutoAugment(nn.Module):
             return np.array(self._augment_one(pil, key, epoch)).reshape(image.shape)
         # a copy, because torch refuses mirrored arrays and warns of read-only ones
         tensor = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
-        check_shape(tensor)
+        inputs.check_shape(tensor)
         out = self._augment_tensor(tensor, key, epoch).permute(1, 2, 0).numpy()
         return np.ascontiguousarray(out).reshape(image.shape)
 
     def _augment_batches(self, images: list[Tensor], n: int, index: Any) -> list[Tensor]:
-        numbers = None if index is None else batch_numbers(index, n)
+        numbers = None if index is None else inputs.batch_numbers(index, n)
         epoch = self.epoch
         keys = self._keys(images[0], numbers, epoch, self._calls)
-        return [
-            rewrap(self._run(plain(image), keys.to(image.device), epoch), image) for image in images
-        ]
+        return [inputs.rewrap(self._run(image, keys, epoch), image) for image in images]
 
     def _augment_compiled(self, images: list[Tensor], n: int | None, index: Any) -> list[Tensor]:
         """The same through opaque operators: a compiler could not see the epoch change inside."""
         if index is not None:
-            index = batch_numbers(torch.as_tensor(index).view(1) if n is None else index, n or 1)
+            listed = torch.as_tensor(index).view(1) if n is None else index
+            index = inputs.batch_numbers(listed, n or 1)
         batches = [image.detach() if image.ndim == 4 else image.detach()[None] for image in images]
         keys = _compiled_keys(batches[0], index, self._epoch, self._calls, self._handle)
         done = [_compiled_run(batch, keys, self._epoch, self._handle) for batch in batches]
@@ -242,8 +233,9 @@ class DeepAutoAugment(nn.Module):
 
     def _run(self, images: Tensor, keys: Tensor, epoch: int) -> Tensor:
         """(N, C, H, W) under the draws of the keys: a new contiguous tensor."""
-        draw = self.policy.draw(keys, epoch)
-        return apply_batch(images.detach(), draw, self.policy.table).contiguous()
+        draw = self.policy.draw(keys.to(images.device), epoch)
+        plain = images.detach().as_subclass(Tensor)
+        return apply_batch(plain, draw, self.policy.table).contiguous()
 
 
 # Compiled graphs carry no Python objects, so they name a transform by number.
@@ -268,7 +260,7 @@ def _(images: Tensor, index: Tensor | None, epoch: Tensor, calls: Tensor, transf
 
 @torch.library.custom_op("deepaa::augment", mutates_args=(), tags=_TAGS)
 def _compiled_run(images: Tensor, keys: Tensor, epoch: Tensor, transform: int) -> Tensor:
-    return _TRANSFORMS[transform]._run(images, keys.to(images.device), int(epoch))
+    return _TRANSFORMS[transform]._run(images, keys, int(epoch))
 
 
 @_compiled_run.register_fake
@@ -316,7 +308,7 @@ class AugmentedDataset(Dataset[Any]):
         self.transform = transform
         self.then = then
         # Visits, their epoch, and whether a warning was given: shared by all workers.
-        self._visits = shared_tensor(torch.zeros(3, dtype=torch.int64, device="cpu"))
+        self._visits = inputs.shared_tensor(torch.zeros(3, dtype=torch.int64, device="cpu"))
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -324,7 +316,7 @@ class AugmentedDataset(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         """Sample `index`, augmented."""
-        index = whole_number(index, "index of a sample")
+        index = inputs.whole_number(index, "index of a sample")
         if not -len(self) <= index < len(self):
             raise IndexError(f"sample {index} of a dataset of {len(self)}")
         if index < 0:
