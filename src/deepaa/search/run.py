@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, LabelledImages, SearchSubset, as_images
+from deepaa.data import DataSpec, LabelledImages, SearchSubset, absolute_source, as_images
 from deepaa.models import is_large, load_model, state_hash
 from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
@@ -33,14 +33,7 @@ from deepaa.runs import (
 )
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
-from deepaa.search.settings import (
-    ProxyConfig,
-    SearchConfig,
-    Settings,
-    SettingsRequest,
-    settings_from_json,
-    settings_to_json,
-)
+from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
 from deepaa.train import EpochRecord
 
 KIND = "search"
@@ -73,8 +66,11 @@ class SearchRequest:
             raise ValueError("--weights needs --model, the network that they belong to")
 
     @classmethod
-    def from_run(cls, folder: Path) -> SearchRequest:
-        """The request that began the run in `folder`, if nothing of it was given by Python."""
+    def from_run(cls, folder: Path, data: str | Path | None = None) -> SearchRequest:
+        """The request that began the run in `folder`, if nothing of it was given by Python.
+
+        `data` is where its images lie now, if they have moved.
+        """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
             raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
@@ -87,21 +83,19 @@ class SearchRequest:
                 f"{folder}: {' and '.join(source['from_python'])} of this run came from Python "
                 "code and are not in its folder; call find_policy again with the same arguments"
             )
+        spec = DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data")
+        if data is not None:
+            spec = replace(spec, data=absolute_source(data))
         own = import_operations(source["operations"])
-        search, proxy, space = settings_from_json(config, own)
+        search, proxy, space = Settings.from_json(config, own)
         return cls(
             SettingsRequest(search=search, proxy=proxy, space=space, model=proxy.model),
-            DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data"),
+            spec,
             weights=source["weights"],
             pretrain=config["pretrain"],
             splits=None if config["splits"] is None else tuple(config["splits"]),
             operations=tuple(source["operations"]),
         )
-
-    def with_data_at(self, place: str | Path) -> SearchRequest:
-        """The same request, for images that have moved."""
-        assert self.data is not None
-        return replace(self, data=replace(self.data, data=DataSpec.from_options(place).data))
 
     def to_config(
         self, images: LabelledImages, settings: Settings, network: nn.Module | None
@@ -111,20 +105,18 @@ class SearchRequest:
         from_python = ["the images"] if self.data is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
-        data = None
-        if self.data is not None:
-            data = replace(self.data, subset_sizes=images.subset_sizes).to_json()
+        data = self.data and replace(self.data, subset_sizes=images.subset_sizes).to_json()
         return {
             "kind": KIND,
-            **settings_to_json(settings),
+            **settings.to_json(),
             "fingerprint": images.fingerprint,
-            "splits": None if self.splits is None else list(self.splits),
+            "splits": self.splits,
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
             "source": {
                 "data": data,
                 "weights": None if self.weights is None else str(Path(self.weights).resolve()),
-                "operations": list(self.operations),
+                "operations": self.operations,
                 "from_python": from_python,
             },
         }
@@ -163,7 +155,7 @@ def open_search(
     if out is not None and dry_run:
         sizes = _stored_sizes(Path(out)) if resume else sizes
     elif out is not None:
-        run = _open_run(out, request.to_config(images, settings, network), known, resume=resume)
+        run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
         yield PolicySearch(
             images,
@@ -198,37 +190,35 @@ def _read_images(
     request: SearchRequest, known: Mapping[str, Any] | None, *, download: bool
 ) -> LabelledImages:
     """The images of the request, of a large folder as many as are needed."""
-    assert request.data is not None
+    spec = request.data
+    assert spec is not None
     if not distributed.is_main():  # which says the same about the images
         logging.getLogger("deepaa.data").setLevel(logging.ERROR)
-    if download and not distributed.is_main():
-        distributed.barrier()  # one process fetches, the others find it
-    try:
-        images = request.data.load(download=download, subset=_subset(request, known))
-    except MemoryError as error:
-        if known is not None or not Path(request.data.data or "").is_dir():
-            raise  # fewer images cannot be asked for, or all are in one file
-        raise MemoryError(f"{error}, as three numbers for --splits") from error
-    if download and distributed.is_main():
-        distributed.barrier()
-    return images
+
+    def load() -> LabelledImages:
+        try:
+            return spec.load(download=download, subset=_subset(request, known))
+        except MemoryError as error:
+            if known is not None or not Path(spec.data or "").is_dir():
+                raise  # fewer images cannot be asked for, or all are in one file
+            raise MemoryError(f"{error}, as three numbers for --splits") from error
+
+    # one process fetches, the others find it
+    return (distributed.run_on_main(load) if download else None) or load()
 
 
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
     """What to read of a large folder: a run that goes on takes what it has read before."""
     seed = request.settings.resolve().search.seed
-    splits = None if request.splits is None else list(request.splits)
     if known is not None and known["source"]["data"] is not None:
-        asked = known["splits"], known["pretrain"], known["search"]["seed"]
-        if asked == (splits, request.pretrain, seed):
+        asked = tuple(known["splits"] or ()), known["pretrain"], known["search"]["seed"]
+        if asked == (tuple(request.splits or ()), request.pretrain, seed):
             return DataSpec.from_json(known["source"]["data"]).subset(seed)
     is_given = request.model is not None or request.weights is not None
     return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
 
 
-def _open_run(
-    out: str | Path, config: dict[str, Any], known: Mapping[str, Any] | None, *, resume: bool
-) -> Run | None:
+def _open_run(out: str | Path, config: dict[str, Any], *, resume: bool) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
     expected = distributed.broadcast(config["fingerprint"])
 
@@ -237,24 +227,19 @@ def _open_run(
             raise ValueError("this process has read other images than the main process")
 
     distributed.run_on_all(check)
-    if known is not None and {**known, "source": None} == {**config, "source": None}:
-        config = dict(known)  # equal images may lie elsewhere by now
     return open_in_main(out, config, resume=resume)
 
 
 class SearchProgress:
     """Shows the records of a search on stderr: call it with each."""
 
-    def __init__(self, search: PolicySearch, *, enabled: bool = True) -> None:
-        """Show nothing where it is not `enabled`."""
-        self.search, self.enabled, self.line = search, enabled, ProgressLine()
-        self.rate = 0.0  # image passes a second, smoothed
-        self.passes = 0
+    def __init__(self, search: PolicySearch) -> None:
+        """Nothing is shown before the first record."""
+        self.search, self.line = search, ProgressLine()
+        self.rate, self.passes = 0.0, 0  # image passes a second, smoothed, and their number so far
 
     def __call__(self, record: Record) -> None:
         """Show one record; a finished layer stays on the screen."""
-        if not self.enabled:
-            return
         if isinstance(record, LayerRecord):
             self.passes = record.passes
             self.line.message(
@@ -263,17 +248,17 @@ class SearchProgress:
                 f"DeepTA {record.deepta_mean:+.4f}"
             )
         elif isinstance(record, EpochRecord):
-            self._show_epoch(record, self.search.proxy.train.epochs)
+            self._show_epoch(record)
         else:
             is_last = record.step == self.search.config.steps
             self.line.update(self.step_text(record), always=is_last)
 
     def clear(self) -> None:
         """Remove the line that changes; what stays on the screen stays."""
-        if self.enabled:
-            self.line.clear()
+        self.line.clear()
 
-    def _show_epoch(self, record: EpochRecord, epochs: int) -> None:
+    def _show_epoch(self, record: EpochRecord) -> None:
+        epochs = self.search.proxy.train.epochs
         left = epochs - record.epoch - 1
         text = (
             f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
@@ -385,13 +370,15 @@ def _source(data: object, size: int | None) -> tuple[DataSpec | None, LabelledIm
 def _follow(search: PolicySearch, progress: bool | Callable[[Record], None] | None) -> None:
     """Run the search to its end and show its records; Ctrl-C saves."""
     is_shown = is_interactive() if progress is None else progress is True
-    display = SearchProgress(search, enabled=is_shown)
+    display = SearchProgress(search) if is_shown else None
     on_record = progress if callable(progress) else display
     try:
         for record in search:
-            on_record(record)
+            if on_record is not None:
+                on_record(record)
     except KeyboardInterrupt:
         search.save()
         raise
     finally:
-        display.clear()
+        if display is not None:
+            display.clear()

@@ -48,11 +48,8 @@ class Rewards(NamedTuple):
         each = torch.unflatten(products.double(), 1, (-1, len(probabilities)))
         relative = each - (each @ (probabilities / probabilities.sum()))[..., None]
         draws = each.shape[1]
-        if draws == 1:
-            zeros = torch.zeros_like(each[:, 0])
-            return cls(each[:, 0], relative[:, 0], spread=zeros, noise=zeros)
-        noise = relative.var(1) / draws
-        return cls(each.mean(1), relative.mean(1), spread=each.var(1), noise=noise)
+        spread, noise = (part.var(1, correction=min(1, draws - 1)) for part in (each, relative))
+        return cls(each.mean(1), relative.mean(1), spread, noise / draws)  # one draw shows none
 
     def variance(self, draws: int | None) -> Tensor:
         """(R,) the variance over images whose root Eq. 10 takes.

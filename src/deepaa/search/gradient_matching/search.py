@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,6 +31,8 @@ log = logging.getLogger(__name__)
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Limits of a group, the images of a step that are augmented and sent through the network together:
 the bytes of all their versions, and their number."""
+Work = Callable[[Minibatch, list[int]], Tensor]
+"""Gives a row for each image of a group; the numbers are those of the images in the step."""
 
 
 class StepRecord(NamedTuple):
@@ -201,31 +202,25 @@ class Search:
             seconds=time.perf_counter() - began,
         )
 
-    def _over_groups(
-        self, work: Callable[[Minibatch, list[int]], Tensor], indices: Indices, width: int
-    ) -> Tensor:
+    def _over_groups(self, work: Work, indices: Indices, width: int) -> Tensor:
         """(n, width) rows that `work` gives, of all processes; groups as large as memory allows."""
-        n = len(indices.images)
+        n = len(indices[0])
         mine = list(distributed.share(n, distributed.rank(), distributed.world_size()))
         rows, at = [torch.zeros(0, width, dtype=torch.float64, device=self.device)], 0
-
-        def group(numbers: list[int]) -> Tensor:
-            return work(self._sampler.fetch(indices, numbers, self.device), numbers)
-
         while at < len(mine):
             groups = math.ceil(len(mine) / self.group)
             size = math.ceil(len(mine) / groups)  # as equal as can be
-            found = self._with_less_memory(partial(group, mine[at : at + size]))
+            found = self._attempt(work, indices, mine[at : at + size])
             if found is not None:
                 rows.append(found)
                 at += size
         # the device is waited for here, once a step
         return distributed.all_gather_rows(torch.cat(rows).cpu(), n)
 
-    def _with_less_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
-        """`work()`; None after a change that may help: smaller groups and chunks, not compiled."""
+    def _attempt(self, work: Work, indices: Indices, numbers: list[int]) -> Tensor | None:
+        """What `work` gives; None after a change that may help: smaller groups, not compiled."""
         try:
-            return work()
+            return work(self._sampler.fetch(indices, numbers, self.device), numbers)
         except torch.OutOfMemoryError:
             if self.chunk == 1:
                 raise
