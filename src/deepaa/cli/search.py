@@ -246,10 +246,11 @@ def _verify(
     request: SearchRequest, search: PolicySearch, out: Path, epochs: int | None, stop: StopRequest
 ) -> None:
     """Train shortly with the policy and others, print a table of it, and keep it in a file."""
+    from deepaa.data import DataSpec
     from deepaa.runs import StopAskedError, notify, write_json
     from deepaa.search import run_trial, trial_epochs, trial_images
 
-    assert request.data is not None
+    assert isinstance(request.data, DataSpec)
     trial = trial_images(search, request.data.load_test())
     images, count = len(trial.train.labels), len(trial.test.labels)
     epochs = epochs or trial_epochs(images)

@@ -187,7 +187,7 @@ class PolicySearch:
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
-        if self._phase == "search" and self._state:
+        if self._state:
             self.search.load_state(part_of(self._state, "search."))
         self._state = {}
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
@@ -208,7 +208,7 @@ class PolicySearch:
         """Log a record, hold the state that belongs to it, and save that when it is time."""
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
-        self._unsaved = ("pretrain" if kind == "epoch" else "search", state)
+        self._unsaved = (self._phase, state)
         if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
             self.save()
 
@@ -225,12 +225,10 @@ class PolicySearch:
 
 def _differences(config: SearchConfig) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = dataclasses.asdict(dataclasses.replace(SearchConfig(), seed=config.seed))
-    texts = [
-        f"{name}={'auto' if value is None else value}"
-        for name, value in dataclasses.asdict(config).items()
-        if value != usual[name]
-    ]
+    usual = SearchConfig(seed=config.seed)
+    values = dataclasses.asdict(config).items()
+    changed = {name: value for name, value in values if value != getattr(usual, name)}
+    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
     return ", ".join(texts) or "the defaults"
 
 

@@ -46,9 +46,8 @@ class SearchRequest:
     """What is searched: settings, images and a network, as the command or Python gives them."""
 
     settings: SettingsRequest
-    data: DataSpec | None
-    """Where the images are read from; None for `images`."""
-    images: LabelledImages | None = None
+    data: DataSpec | LabelledImages
+    """Where the images are read from, or images that are given by Python."""
     model: nn.Module | None = None
     """A classifier of uint8 batches, given by Python; None for one that `settings` name."""
     weights: str | Path | None = None
@@ -102,10 +101,11 @@ class SearchRequest:
     ) -> dict[str, Any]:
         """What identifies the run, and under `source` where it came from, for config.json."""
         own = [op.name for op in settings.space.operations if op.is_custom]
-        from_python = ["the images"] if self.data is None else []
+        spec = self.data if isinstance(self.data, DataSpec) else None
+        from_python = ["the images"] if spec is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
-        data = self.data and replace(self.data, subset_sizes=images.subset_sizes).to_json()
+        data = spec and replace(spec, subset_sizes=images.subset_sizes).to_json()
         return {
             "kind": KIND,
             **settings.to_json(),
@@ -144,7 +144,7 @@ def open_search(
         stop: As for `PolicySearch`.
     """
     known = distributed.broadcast(distributed.run_on_main(lambda: _stored_config(out)))
-    images = request.images or _read_images(request, known, download=download)
+    images = _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
     network = request.model
     if request.weights is not None:
@@ -172,9 +172,7 @@ def open_search(
 
 def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
     """The settings of the search in `out`; None if there is none."""
-    if out is None or not (Path(out) / CONFIG).exists():
-        return None
-    found = read_config(out)
+    found = {} if out is None or not (Path(out) / CONFIG).exists() else read_config(out)
     return found if found.get("kind") == KIND else None
 
 
@@ -191,7 +189,8 @@ def _read_images(
 ) -> LabelledImages:
     """The images of the request, of a large folder as many as are needed."""
     spec = request.data
-    assert spec is not None
+    if isinstance(spec, LabelledImages):
+        return spec
     if not distributed.is_main():  # which says the same about the images
         logging.getLogger("deepaa.data").setLevel(logging.ERROR)
 
@@ -351,20 +350,20 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    request = SearchRequest(wanted, *_source(data, size), network, weights, pretrain, sizes)
+    request = SearchRequest(wanted, _source(data, size), network, weights, pretrain, sizes)
     where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
         _follow(search, progress)
         return search.policy
 
 
-def _source(data: object, size: int | None) -> tuple[DataSpec | None, LabelledImages | None]:
+def _source(data: object, size: int | None) -> DataSpec | LabelledImages:
     """Where images are read from, or the images themselves."""
     if data is None or isinstance(data, str | Path):
-        return DataSpec.from_options(data, size=size), None
+        return DataSpec.from_options(data, size=size)
     if size is not None:
         raise ValueError(f"size={size} is for images in files; resize yours before the search")
-    return None, as_images(data)
+    return as_images(data)
 
 
 def _follow(search: PolicySearch, progress: bool | Callable[[Record], None] | None) -> None:

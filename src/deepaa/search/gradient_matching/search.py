@@ -82,6 +82,7 @@ class Search:
     before_image: Callable[[], None] = staticmethod(lambda: None)
     """Called before each image, or before each group on CUDA; what it raises leaves the step, which
     is then lost."""
+    _STATE = ("found", "layer", "passes", "skipped", "done", "baseline", "previous")
 
     def __init__(
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
@@ -99,7 +100,7 @@ class Search:
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
         # (heldout,) cosines of the original images and of the layers kept so far, once measured
-        self._baseline = self._previous = torch.zeros(0, dtype=torch.float64)
+        self.baseline = self.previous = torch.zeros(0, dtype=torch.float64)
         self._start_layer()
 
     def _prepare_model(self, model: nn.Module) -> None:
@@ -243,10 +244,10 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Evaluate the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        if not len(self._baseline):
-            self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
+        if not len(self.baseline):
+            self.baseline = self.previous = self._heldout_cosines(Policy.identity(self.space, 0))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
-        finite = torch.isfinite(deepta + self._baseline)
+        finite = torch.isfinite(deepta + self.baseline)
         found = self._evaluate(self.optimizer.result, finite)
         if not bool(found.usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
@@ -254,9 +255,9 @@ class Search:
         self.skipped += int((~best.usable).sum())
         if best.kept:
             self.found = torch.cat((self.found, best.p[None]))
-            self._previous = best.cosines
-        improvement, improvement_std = _mean_and_std((best.cosines - self._baseline)[best.usable])
-        deepta_mean, deepta_std = _mean_and_std((deepta - self._baseline)[best.usable])
+            self.previous = best.cosines
+        improvement, improvement_std = _mean_and_std((best.cosines - self.baseline)[best.usable])
+        deepta_mean, deepta_std = _mean_and_std((deepta - self.baseline)[best.usable])
         record = LayerRecord(
             layer=self.layer,
             kept=best.kept,
@@ -281,13 +282,10 @@ class Search:
     def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
         """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
         layers = Layers(torch.cat((self.found, p[None])))
+        cosines = self._heldout_cosines(Policy(self.table, layers))
+        identity, fixed = p[self.table.identity or 0].item(), self.config.layers is not None
         return layer.evaluate_layer(
-            p,
-            self._heldout_cosines(Policy(self.table, layers)),
-            self._previous,
-            usable,
-            identity=p[self.table.identity or 0].item(),
-            fixed=self.config.layers is not None,
+            p, cosines, self.previous, usable, identity=identity, fixed=fixed
         )
 
     def _simplified(self, found: Evaluation) -> tuple[Evaluation, str]:
@@ -322,13 +320,8 @@ class Search:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a search needs to go on, as tensors."""
-        names = ("found", "layer", "passes", "skipped", "done")
-        return {
-            **{name: torch.as_tensor(getattr(self, name)) for name in names},
-            "baseline": self._baseline,
-            "previous": self._previous,
-            **self.optimizer.state(),
-        }
+        own = {name: torch.as_tensor(getattr(self, name)) for name in self._STATE}
+        return {**own, **self.optimizer.state()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
@@ -336,12 +329,10 @@ class Search:
         if state["logits"].shape != (rows,) or state["found"].shape[1:] != (rows,):
             found = len(state["logits"])
             raise ValueError(f"the state has {found} transformations, the space {rows}")
-        self.found = state["found"].clone()
-        self.layer, self.passes = int(state["layer"]), int(state["passes"])
-        self.skipped, self.done = int(state["skipped"]), bool(state["done"])
+        for name in self._STATE:
+            setattr(self, name, state[name].clone() if state[name].ndim else state[name].item())
         self._start_layer()
         self.optimizer.load_state(state)
-        self._baseline, self._previous = state["baseline"].clone(), state["previous"].clone()
 
 
 def _mean_and_std(values: Tensor) -> tuple[float, float]:
