@@ -80,7 +80,7 @@ def test_stratified_chains_follow_the_layer_closely() -> None:
     assert abs(int((out.flatten(1).sum(1) == 0).sum()) - 70) <= 1
     halves = sampled_chains(image, nothing, share, [1], 100, strata=50)[0].split(50)
     assert all(abs(int((half.flatten(1).sum(1) == 0).sum()) - 35) <= 1 for half in halves)
-    out = sampled_chains(image, prefix, p, [1], 10, strata=0)
+    out = sampled_chains(image, prefix, p, [1], 10, strata=1)
     assert out.shape == (1, 10, 3, 16, 16)
 
 

@@ -25,10 +25,14 @@ from deepaa.data.load import as_images
 from deepaa.models import default_model
 from deepaa.runs import Run, read_config, read_history
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
-from deepaa.search.policy_search import PolicySearch, default_augmentation
+from deepaa.search.policy_search import (
+    PolicySearch,
+    compared_policies,
+    default_augmentation,
+    trial_epochs,
+)
 from deepaa.search.run import SearchProgress
 from deepaa.search.settings import PRESETS, ProxyConfig
-from deepaa.search.verify import Trial, compared_policies
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import EpochRecord
 
@@ -398,12 +402,8 @@ def test_few_images_train_a_network_for_more_epochs(images: Any) -> None:
 
 
 def test_a_comparison_takes_steps_enough() -> None:
-    def epochs(images: int) -> int:
-        nothing = torch.zeros(0)
-        return Trial(nothing, torch.zeros(images), nothing, nothing, "").default_epochs
-
-    assert epochs(50_000) == epochs(4000) == 20
-    assert epochs(600) == 134
+    assert trial_epochs(50_000) == trial_epochs(4000) == 20
+    assert trial_epochs(600) == 134
 
 
 def test_embedded_splits_and_networks() -> None:

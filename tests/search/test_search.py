@@ -430,7 +430,7 @@ def test_a_layer_is_its_leading_operation_if_that_brings_enough(
         expected = f"; {leader.name} alone, the rest brings {by}"
     assert last.reason.endswith(expected)
     assert ("alone" in last.reason) == (simplify > 0)
-    improvement = (both[1] if alone else both[0]) - search._baseline
+    improvement = (both[1] if alone else both[0]) - search.baseline
     assert last.improvement_mean == pytest.approx(improvement.mean().item(), abs=1e-6)
     # the record tells of the layer as it was found
     assert last.identity == pytest.approx(float(found[0]))
@@ -442,8 +442,8 @@ def test_a_layer_is_its_leading_operation_if_that_brings_enough(
 
 def test_images_whose_gradient_was_not_finite_at_first_are_left_out_of_every_layer() -> None:
     search = going_on(DECIDED, decided()[1])
-    assert len(search._baseline)
-    search._baseline[0] = math.nan
+    assert len(search.baseline)
+    search.baseline[0] = math.nan
     [last] = list(search)
     assert isinstance(last, LayerRecord)
     assert math.isfinite(last.improvement_mean)

@@ -18,8 +18,6 @@ from deepaa.search.settings import (
     SearchConfig,
     Settings,
     SettingsRequest,
-    settings_from_json,
-    settings_to_json,
 )
 from deepaa.train.config import TrainConfig
 
@@ -30,28 +28,34 @@ def resolved(preset: str | None = None, **options: Any) -> Settings:
     return SettingsRequest(preset, **options).resolve()
 
 
+def as_read(settings: Settings) -> dict[str, Any]:
+    """The settings as config.json gives them back."""
+    config: dict[str, Any] = json.loads(json.dumps(settings.to_json()))
+    return config
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets_come_back_from_json(preset: str) -> None:
     settings = resolved(preset, exclude="invert")
-    config = json.loads(json.dumps(settings_to_json(settings)))
-    assert settings_from_json(config) == settings
-    assert settings_to_json(settings_from_json(config)) == config
+    config = as_read(settings)
+    assert Settings.from_json(config) == settings
+    assert as_read(Settings.from_json(config)) == config
 
 
 def test_own_operations_come_back_with_their_kernel() -> None:
     own = Operation("fade", 0.0, 0.5, neutral=0.0, pil=lambda image, *rest: image)
     settings = resolved(operations=(own,), ops="rotate,fade")
-    config = json.loads(json.dumps(settings_to_json(settings)))
-    assert settings_from_json(config, [own]) == settings
+    config = as_read(settings)
+    assert Settings.from_json(config, [own]) == settings
     with pytest.raises(ValueError, match="unknown operation 'fade'"):
-        settings_from_json(config)
+        Settings.from_json(config)
 
 
 def test_a_config_of_another_version_is_refused() -> None:
-    config = settings_to_json(resolved())
+    config = as_read(resolved())
     config["search"]["temperature"] = 1
     with pytest.raises(ValueError, match=r"does not fit this version.*temperature"):
-        settings_from_json(config)
+        Settings.from_json(config)
 
 
 def test_the_default_preset_follows_the_size_of_the_images() -> None:

@@ -120,9 +120,7 @@ def search(
     check_device(device)
     if resume is not None:
         options.refuse_settings(context, WITH_RESUME)
-        request = SearchRequest.from_run(resume)
-        if data is not None:
-            request = request.with_data_at(data)
+        request = SearchRequest.from_run(resume, data)
     else:
         given = {"max_layers": max_layers, "steps": steps, "seed": seed, "precision": precision}
         fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -248,15 +246,17 @@ def _verify(
     request: SearchRequest, search: PolicySearch, out: Path, epochs: int | None, stop: StopRequest
 ) -> None:
     """Train shortly with the policy and others, print a table of it, and keep it in a file."""
+    from deepaa.data import DataSpec
     from deepaa.runs import StopAskedError, notify, write_json
-    from deepaa.search import run_trial, trial_images
+    from deepaa.search import run_trial, trial_epochs, trial_images
 
-    assert request.data is not None
+    assert isinstance(request.data, DataSpec)
     trial = trial_images(search, request.data.load_test())
-    epochs, count = epochs or trial.default_epochs, len(trial.test_labels)
+    images, count = len(trial.train.labels), len(trial.test.labels)
+    epochs = epochs or trial_epochs(images)
     typer.echo(
-        f"\n{epochs} epochs on {len(trial.labels):,} images, accuracy on {count:,} "
-        f"{trial.test_name}:\n\n{'':16}{'accuracy':>10}{'loss':>8}{'seconds':>9}"
+        f"\n{epochs} epochs on {images:,} images, accuracy on {count:,} "
+        f"{trial.how}:\n\n{'':16}{'accuracy':>10}{'loss':>8}{'seconds':>9}"
     )
     rows: list[dict[str, Any]] = []
     try:
@@ -269,5 +269,5 @@ def _verify(
         notify(f"stopped; the policy is there, compare it with: {again}")
         raise typer.Exit(stop.exit_code) from None
     typer.echo(CAUTION)
-    report = {"epochs": epochs, "train": len(trial.labels), "test": count, "results": rows}
+    report = {"epochs": epochs, "train": images, "test": count, "results": rows}
     write_json(out / "verify.json", report)

@@ -32,7 +32,7 @@ from deepaa.runs import (
     read_history,
     read_json,
 )
-from deepaa.search import settings_from_json
+from deepaa.search import Settings
 from deepaa.train import SeedResult, summary
 
 Status = Literal["policy", "finished", "running", "stopped"]
@@ -115,7 +115,7 @@ def _with_found(subject: Subject, folder: Path, own: Sequence[Operation]) -> Sub
             state = state or load_file(folder / name)
     if "search.found" not in state:
         return subject
-    settings = settings_from_json(subject.config, own)
+    settings = Settings.from_json(subject.config, own)
     kept = state["search.found"]
     unfinished = None
     if not bool(state["search.done"]):

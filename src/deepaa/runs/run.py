@@ -213,14 +213,16 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
 def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
     """Whether the run in `folder` has done work; its settings must then be these.
 
-    A run that was refused at its start has done none, and leaves the folder free.
+    All but those under `source`: equal images may lie elsewhere by now. A run that was refused at
+    its start has done no work, and leaves the folder free.
     """
     if not (folder / CONFIG).exists():
         return False
     known, history = read_config(folder), folder / HISTORY
     if not any(folder.glob("manifest*")) and not (history.exists() and history.stat().st_size):
         return False
-    if lines := list(_differences(known, settings)):
+    lines = list(_differences(known, settings))
+    if not all(line.startswith("source.") for line in lines):
         shown = lines[:20]
         if len(lines) > len(shown):
             shown.append(f"and {len(lines) - len(shown)} more")

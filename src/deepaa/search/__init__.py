@@ -6,10 +6,15 @@ Here belongs what decides how a policy is found; the method of the paper is in
 
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
-from deepaa.search.policy_search import PolicySearch, forecast
+from deepaa.search.policy_search import (
+    PolicySearch,
+    forecast,
+    run_trial,
+    trial_epochs,
+    trial_images,
+)
 from deepaa.search.run import SearchProgress, SearchRequest, find_policy, open_search
-from deepaa.search.settings import PRESETS, SearchConfig, SettingsRequest, settings_from_json
-from deepaa.search.verify import Trial, TrialResult, run_trial, trial_images
+from deepaa.search.settings import PRESETS, SearchConfig, Settings, SettingsRequest
 
 __all__ = [
     "PRESETS",
@@ -20,14 +25,13 @@ __all__ = [
     "SearchData",
     "SearchProgress",
     "SearchRequest",
+    "Settings",
     "SettingsRequest",
     "StepRecord",
-    "Trial",
-    "TrialResult",
     "find_policy",
     "forecast",
     "open_search",
     "run_trial",
-    "settings_from_json",
+    "trial_epochs",
     "trial_images",
 ]

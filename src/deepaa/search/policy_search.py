@@ -1,36 +1,40 @@
 """A whole search on images in memory: splits, a pre-trained network, layers, the files of a run.
 
 A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
-the same policy, bit for bit. `forecast` says before what it would cost.
+the same policy, bit for bit. `forecast` says before what it would cost, `run_trial` compares the
+policy afterwards with what people use otherwise, in short trainings.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
-from deepaa.models import copy_model, default_model, frozen_copy, load_model
-from deepaa.ops import Space
+from deepaa.data import LabelledImages, Splits, TrainTest, checked, default_sizes, stratified_splits
+from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
+from deepaa.ops import CIFAR, IMAGENET, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
 from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
+from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
 ENOUGH_SECONDS = 0.3
 """Seconds of work that show the speed of a network."""
-DAY = 86_400.0
+LEAST_PASSES = 20 * 4000
+"""Images through the network in each training of a comparison, at least."""
 
 
 class PolicySearch:
@@ -64,9 +68,12 @@ class PolicySearch:
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.pretrains = model is None or pretrain
-        self._resume()
-        n, classes = len(data.labels), len(data.class_names)
-        sizes = sizes or default_sizes(n, classes, pretrains=self.pretrains)
+        phase, state = "pretrain" if self.pretrains else "search", {}
+        if self.run is not None and (saved := self.run.latest()) is not None:
+            phase, state = saved.position["phase"], saved.tensors
+        self._phase, self._state = distributed.broadcast((phase, state))
+        classes = len(data.class_names)
+        sizes = sizes or default_sizes(len(data.labels), classes, pretrains=self.pretrains)
         kept = distributed.from_main(self._kept_splits)
         self.splits = kept or stratified_splits(
             data.labels, sizes, search.seed, class_names=data.class_names
@@ -83,13 +90,18 @@ class PolicySearch:
         self.search: Search | None = None
         self.stopped, self._stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
-        self._write_facts()
+        if self.run is not None:
+            if kept is None:
+                parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
+                self.run.write_json(SPLITS, parts)
+            facts = {"data": data.name, "fingerprint": data.fingerprint}
+            self.run.add_provenance({**facts, "device": str(self.device)})
 
     def _kept_splits(self) -> Splits | None:
         """The splits of a run that has a state: the default sizes may have changed since."""
-        path = None if self.run is None else self.run.folder / SPLITS
-        if path is None or not self._state or not path.exists():
+        if self.run is None or not self._state or not (self.run.folder / SPLITS).exists():
             return None
+        path = self.run.folder / SPLITS
         try:
             parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
             kept = Splits(**parts)
@@ -99,21 +111,6 @@ class PolicySearch:
         if len(used) > len(self.data.labels) or int(used.max()) > 1:
             raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
         return kept
-
-    def _write_facts(self) -> None:
-        if self.run is None:
-            return
-        if not self._state or not (self.run.folder / SPLITS).exists():
-            parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
-            self.run.write_json(SPLITS, parts)
-        facts = {"data": self.data.name, "fingerprint": self.data.fingerprint}
-        self.run.add_provenance({**facts, "device": str(self.device)})
-
-    def _resume(self) -> None:
-        phase, state = "pretrain" if self.pretrains else "search", {}
-        if self.run is not None and (saved := self.run.latest()) is not None:
-            phase, state = saved.position["phase"], saved.tensors
-        self._phase, self._state = distributed.broadcast((phase, state))
 
     @property
     def policy(self) -> Policy:
@@ -136,9 +133,8 @@ class PolicySearch:
         """Refuse a network that cannot be searched with, before it is trained for it."""
         frozen = frozen_copy(self.model).to(self.device)
         few = self.splits.search[:2]
-        images, labels = self.data.images[few], self.data.labels[few]
-        largest = int(self.data.labels.max())
-        check_untrained(frozen, images.to(self.device), labels.to(self.device), largest)
+        images, labels = (part[few].to(self.device) for part in self.data[:2])
+        check_untrained(frozen, images, labels, largest=int(self.data.labels.max()))
 
     # Running
 
@@ -191,7 +187,7 @@ class PolicySearch:
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
-        if self._phase == "search" and self._state:
+        if self._state:
             self.search.load_state(part_of(self._state, "search."))
         self._state = {}
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
@@ -212,7 +208,7 @@ class PolicySearch:
         """Log a record, hold the state that belongs to it, and save that when it is time."""
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
-        self._unsaved = ("pretrain" if kind == "epoch" else "search", state)
+        self._unsaved = (self._phase, state)
         if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
             self.save()
 
@@ -229,12 +225,10 @@ class PolicySearch:
 
 def _differences(config: SearchConfig) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = dataclasses.asdict(dataclasses.replace(SearchConfig(), seed=config.seed))
-    texts = [
-        f"{name}={'auto' if value is None else value}"
-        for name, value in dataclasses.asdict(config).items()
-        if value != usual[name]
-    ]
+    usual = SearchConfig(seed=config.seed)
+    values = dataclasses.asdict(config).items()
+    changed = {name: value for name, value in values if value != getattr(usual, name)}
+    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
     return ", ".join(texts) or "the defaults"
 
 
@@ -274,7 +268,7 @@ def forecast(search: PolicySearch) -> dict[str, str]:
         "passes": f"{passes:,} in the search at most, {training:,} in pre-training",
         "time": f"about {duration(seconds)}, at {1 / each:,.0f} passes a second measured now",
     }
-    if seconds > DAY and device.type == "cpu":
+    if seconds > 24 * 3600 and device.type == "cpu":
         lines["hint"] = "--preset demo --size 32 takes minutes on a CPU"
     return lines
 
@@ -316,5 +310,80 @@ def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: 
             hook.remove()
     weights = sum(p.nbytes for p in model.parameters())
     # values and their tangents, or their gradients; weights, v, two of g and the direction
-    most = max(config.validation, config.chains or 0, config.prefixes * rows, rows)
+    most = max(config.validation, config.chains, config.prefixes * rows)
     return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)
+
+
+# What the policy brings
+
+
+class TrialResult(NamedTuple):
+    """How well a network does after a training with one policy."""
+
+    name: str
+    accuracy: float
+    """On images that took part in nothing else."""
+    loss: float
+    seconds: float
+
+
+def compared_policies(search: PolicySearch) -> dict[str, Policy]:
+    """The found policy, crop and flip, and TrivialAugment followed by crop and flip."""
+    whole = IMAGENET if is_large(search.data.images) else CIFAR  # whatever the search chose from
+    usual = default_augmentation(whole, ("crop", "resized_crop", "flip"))
+    return {
+        "found policy": search.policy,
+        "crop and flip": usual,
+        "TrivialAugment": Policy.trivial(whole, 1).then(usual),
+    }
+
+
+def trial_images(search: PolicySearch, test: LabelledImages | None) -> TrainTest:
+    """All images of the search to train on, and the data set's own test images.
+
+    Without such, the validation split is tested on, and the rest trains.
+    """
+    data, part = search.data, search.splits.validation
+    if test is not None:
+        return checked(TrainTest(data, test, "test images"))
+    left = torch.ones(len(data.labels), dtype=torch.bool)
+    left[part] = False
+    train, test = (
+        data._replace(images=data.images[chosen], labels=data.labels[chosen])
+        for chosen in (left, part)
+    )
+    return TrainTest(train, test, "images of the validation split")
+
+
+def trial_epochs(images: int) -> int:
+    """20, or as many as a network needs to learn something of few images."""
+    return max(20, math.ceil(LEAST_PASSES / images))
+
+
+def run_trial(
+    search: PolicySearch, trial: TrainTest, epochs: int, stop: Callable[[], bool]
+) -> Iterator[TrialResult]:
+    """Train the network of the search from new weights with each policy.
+
+    Raises:
+        StopAskedError: `stop` said yes, between two steps.
+    """
+
+    def check_stop() -> None:
+        if stop():
+            raise StopAskedError
+
+    seed, (train, test, _) = search.config.seed, trial
+    config = dataclasses.replace(search.proxy.train, epochs=epochs, seed=seed)
+    images, classes = search.data.images, len(search.data.class_names)
+    network = search.proxy.model or default_model(images, search.device)
+    for name, policy in compared_policies(search).items():
+        began = time.perf_counter()
+        model = load_model(network, images, classes, seed)
+        batches = ImageBatches(train.images, train.labels, policy, config, search.device)
+        training = Training(model, batches, config)
+        training.before_step = check_stop
+        for _ in training:
+            pass
+        result = evaluate(training.model, test.images, test.labels)
+        yield TrialResult(name, result.accuracy, result.loss, time.perf_counter() - began)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, LabelledImages, SearchSubset, as_images
+from deepaa.data import DataSpec, LabelledImages, SearchSubset, absolute_source, as_images
 from deepaa.models import is_large, load_model, state_hash
 from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
@@ -32,14 +32,7 @@ from deepaa.runs import (
 )
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
-from deepaa.search.settings import (
-    ProxyConfig,
-    SearchConfig,
-    Settings,
-    SettingsRequest,
-    settings_from_json,
-    settings_to_json,
-)
+from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
 from deepaa.train import EpochRecord
 
 KIND = "search"
@@ -52,9 +45,8 @@ class SearchRequest:
     """What is searched: settings, images and a network, as the command or Python gives them."""
 
     settings: SettingsRequest
-    data: DataSpec | None
-    """Where the images are read from; None for `images`."""
-    images: LabelledImages | None = None
+    data: DataSpec | LabelledImages
+    """Where the images are read from, or images that are given by Python."""
     model: nn.Module | None = None
     """A classifier of uint8 batches, given by Python; None for one that `settings` name."""
     weights: str | Path | None = None
@@ -72,8 +64,11 @@ class SearchRequest:
             raise ValueError("--weights needs --model, the network that they belong to")
 
     @classmethod
-    def from_run(cls, folder: Path) -> SearchRequest:
-        """The request that began the run in `folder`, if nothing of it was given by Python."""
+    def from_run(cls, folder: Path, data: str | Path | None = None) -> SearchRequest:
+        """The request that began the run in `folder`, if nothing of it was given by Python.
+
+        `data` is where its images lie now, if they have moved.
+        """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
             raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
@@ -86,44 +81,41 @@ class SearchRequest:
                 f"{folder}: {' and '.join(source['from_python'])} of this run came from Python "
                 "code and are not in its folder; call find_policy again with the same arguments"
             )
+        spec = DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data")
+        if data is not None:
+            spec = replace(spec, data=absolute_source(data))
         own = import_operations(source["operations"])
-        search, proxy, space = settings_from_json(config, own)
+        search, proxy, space = Settings.from_json(config, own)
         return cls(
             SettingsRequest(search=search, proxy=proxy, space=space, model=proxy.model),
-            DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data"),
+            spec,
             weights=source["weights"],
             pretrain=config["pretrain"],
             splits=None if config["splits"] is None else tuple(config["splits"]),
             operations=tuple(source["operations"]),
         )
 
-    def with_data_at(self, place: str | Path) -> SearchRequest:
-        """The same request, for images that have moved."""
-        assert self.data is not None
-        return replace(self, data=replace(self.data, data=DataSpec.from_options(place).data))
-
     def to_config(
         self, images: LabelledImages, settings: Settings, network: nn.Module | None
     ) -> dict[str, Any]:
         """What identifies the run, and under `source` where it came from, for config.json."""
         own = [op.name for op in settings.space.operations if op.is_custom]
-        from_python = ["the images"] if self.data is None else []
+        spec = self.data if isinstance(self.data, DataSpec) else None
+        from_python = ["the images"] if spec is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
-        data = None
-        if self.data is not None:
-            data = replace(self.data, subset_sizes=images.subset_sizes).to_json()
+        data = spec and replace(spec, subset_sizes=images.subset_sizes).to_json()
         return {
             "kind": KIND,
-            **settings_to_json(settings),
+            **settings.to_json(),
             "fingerprint": images.fingerprint,
-            "splits": None if self.splits is None else list(self.splits),
+            "splits": self.splits,
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
             "source": {
                 "data": data,
                 "weights": None if self.weights is None else str(Path(self.weights).resolve()),
-                "operations": list(self.operations),
+                "operations": self.operations,
                 "from_python": from_python,
             },
         }
@@ -151,7 +143,7 @@ def open_search(
         stop: As for `PolicySearch`.
     """
     known = distributed.from_main(lambda: _stored_config(out))
-    images = request.images or _read_images(request, known, download=download)
+    images = _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
     network = request.model
     if request.weights is not None:
@@ -162,7 +154,7 @@ def open_search(
     if out is not None and dry_run:
         sizes = _stored_sizes(Path(out)) if resume else sizes
     elif out is not None:
-        run = _open_run(out, request.to_config(images, settings, network), known, resume=resume)
+        run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
         yield PolicySearch(
             images,
@@ -179,9 +171,7 @@ def open_search(
 
 def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
     """The settings of the search in `out`; None if there is none."""
-    if out is None or not (Path(out) / CONFIG).exists():
-        return None
-    found = read_config(out)
+    found = {} if out is None or not (Path(out) / CONFIG).exists() else read_config(out)
     return found if found.get("kind") == KIND else None
 
 
@@ -197,37 +187,36 @@ def _read_images(
     request: SearchRequest, known: Mapping[str, Any] | None, *, download: bool
 ) -> LabelledImages:
     """The images of the request, of a large folder as many as are needed."""
-    data, subset = request.data, _subset(request, known)
-    assert data is not None
+    spec = request.data
+    if isinstance(spec, LabelledImages):
+        return spec
     if not distributed.is_main():  # which says the same about the images
         logging.getLogger("deepaa.data").setLevel(logging.ERROR)
 
     def load() -> LabelledImages:
-        return data.load(download=download, subset=subset)
+        try:
+            return spec.load(download=download, subset=_subset(request, known))
+        except MemoryError as error:
+            if known is not None or not Path(spec.data or "").is_dir():
+                raise  # fewer images cannot be asked for, or all are in one file
+            raise MemoryError(f"{error}, as three numbers for --splits") from error
 
-    try:  # one process fetches, the others find it
-        return (distributed.run_on_main(load) if download else None) or load()
-    except MemoryError as error:
-        if known is not None or not Path(data.data or "").is_dir():
-            raise  # fewer images cannot be asked for, or all are in one file
-        raise MemoryError(f"{error}, as three numbers for --splits") from error
+    # one process fetches, the others find it
+    return (distributed.run_on_main(load) if download else None) or load()
 
 
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
     """What to read of a large folder: a run that goes on takes what it has read before."""
     seed = request.settings.resolve().search.seed
-    splits = None if request.splits is None else list(request.splits)
     if known is not None and known["source"]["data"] is not None:
-        asked = known["splits"], known["pretrain"], known["search"]["seed"]
-        if asked == (splits, request.pretrain, seed):
+        asked = tuple(known["splits"] or ()), known["pretrain"], known["search"]["seed"]
+        if asked == (tuple(request.splits or ()), request.pretrain, seed):
             return DataSpec.from_json(known["source"]["data"]).subset(seed)
     is_given = request.model is not None or request.weights is not None
     return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
 
 
-def _open_run(
-    out: str | Path, config: dict[str, Any], known: Mapping[str, Any] | None, *, resume: bool
-) -> Run | None:
+def _open_run(out: str | Path, config: dict[str, Any], *, resume: bool) -> Run | None:
     """The run folder, in the main process alone; what is wrong with it is raised in all."""
     expected = distributed.broadcast(config["fingerprint"])
 
@@ -236,24 +225,19 @@ def _open_run(
             raise ValueError("this process has read other images than the main process")
 
     distributed.run_on_all(check)
-    if known is not None and {**known, "source": None} == {**config, "source": None}:
-        config = dict(known)  # equal images may lie elsewhere by now
     return distributed.run_on_main(lambda: Run(out, config, resume=resume))
 
 
 class SearchProgress:
     """Shows the records of a search on stderr: call it with each."""
 
-    def __init__(self, search: PolicySearch, *, enabled: bool = True) -> None:
-        """Show nothing where it is not `enabled`."""
-        self.search, self.enabled, self.line = search, enabled, ProgressLine()
-        self.rate = 0.0  # image passes a second, smoothed
-        self.passes = 0
+    def __init__(self, search: PolicySearch) -> None:
+        """Nothing is shown before the first record."""
+        self.search, self.line = search, ProgressLine()
+        self.rate, self.passes = 0.0, 0  # image passes a second, smoothed, and their number so far
 
     def __call__(self, record: Record) -> None:
         """Show one record; a finished layer stays on the screen."""
-        if not self.enabled:
-            return
         if isinstance(record, LayerRecord):
             self.passes = record.passes
             self.line.message(
@@ -262,17 +246,17 @@ class SearchProgress:
                 f"DeepTA {record.deepta_mean:+.4f}"
             )
         elif isinstance(record, EpochRecord):
-            self._show_epoch(record, self.search.proxy.train.epochs)
+            self._show_epoch(record)
         else:
             is_last = record.step == self.search.config.steps
             self.line.update(self.step_text(record), always=is_last)
 
     def clear(self) -> None:
         """Remove the line that changes; what stays on the screen stays."""
-        if self.enabled:
-            self.line.clear()
+        self.line.clear()
 
-    def _show_epoch(self, record: EpochRecord, epochs: int) -> None:
+    def _show_epoch(self, record: EpochRecord) -> None:
+        epochs = self.search.proxy.train.epochs
         left = epochs - record.epoch - 1
         text = (
             f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
@@ -365,32 +349,34 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    request = SearchRequest(wanted, *_source(data, size), network, weights, pretrain, sizes)
+    request = SearchRequest(wanted, _source(data, size), network, weights, pretrain, sizes)
     where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
         _follow(search, progress)
         return search.policy
 
 
-def _source(data: object, size: int | None) -> tuple[DataSpec | None, LabelledImages | None]:
+def _source(data: object, size: int | None) -> DataSpec | LabelledImages:
     """Where images are read from, or the images themselves."""
     if data is None or isinstance(data, str | Path):
-        return DataSpec.from_options(data, size=size), None
+        return DataSpec.from_options(data, size=size)
     if size is not None:
         raise ValueError(f"size={size} is for images in files; resize yours before the search")
-    return None, as_images(data)
+    return as_images(data)
 
 
 def _follow(search: PolicySearch, progress: bool | Callable[[Record], None] | None) -> None:
     """Run the search to its end and show its records; Ctrl-C saves."""
     is_shown = is_interactive() if progress is None else progress is True
-    display = SearchProgress(search, enabled=is_shown)
+    display = SearchProgress(search) if is_shown else None
     on_record = progress if callable(progress) else display
     try:
         for record in search:
-            on_record(record)
+            if on_record is not None:
+                on_record(record)
     except KeyboardInterrupt:
         search.save()
         raise
     finally:
-        display.clear()
+        if display is not None:
+            display.clear()

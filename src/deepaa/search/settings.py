@@ -7,7 +7,6 @@ resolves to is kept in the run folder.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -193,6 +192,32 @@ class Settings(NamedTuple):
     proxy: ProxyConfig
     space: Space
 
+    def to_json(self) -> dict[str, Any]:
+        """The settings as they stand in config.json."""
+        names = ("name", "low", "high", "neutral", "options")
+        operations = [{name: getattr(op, name) for name in names} for op in self.space.operations]
+        space = {"operations": operations, "levels": self.space.levels}
+        return {"search": asdict(self.search), "proxy": asdict(self.proxy), "space": space}
+
+    @classmethod
+    def from_json(cls, config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:
+        """The settings that `to_json` gave.
+
+        Args:
+            operations: The user's own operations of the space: JSON does not carry their kernels.
+        """
+        own = {operation.name: operation for operation in operations}
+        try:
+            space = config["space"]
+            known = tuple(own.get(op["name"]) or Operation(**op) for op in space["operations"])
+            return cls(
+                from_plain(SearchConfig, config["search"]),
+                from_plain(ProxyConfig, config["proxy"]),
+                Space(known, space["levels"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"config.json does not fit this version of deepaa: {error}") from error
+
 
 def _preset(changes: str, space: Space = CIFAR) -> Settings:
     """The defaults with changes, written as `--set` takes them."""
@@ -207,8 +232,6 @@ _AUTHORS = (
     "halvings=0 converged=1 average=0 simplify=0 tie_signs=false deviation_draws=auto "
     "deviation_memory=0 epsilon=1e-7"
 )
-SMALL, LARGE = "fast", "imagenet"
-"""The presets for small and for large images, where nobody chose one."""
 PRESETS: Mapping[str, Settings] = {
     # the default: a quarter of the authors' samples, a third of their steps
     "fast": _preset(_USUAL),
@@ -243,7 +266,7 @@ class SettingsRequest:
     """A preset, parts that replace its own, and changes to single settings."""
 
     preset: str | None = None
-    """None takes the one for small or for large images."""
+    """None takes fast for small images, and imagenet for large ones."""
     search: SearchConfig | None = None
     proxy: ProxyConfig | None = None
     space: Space | None = None
@@ -268,7 +291,7 @@ class SettingsRequest:
 
     def resolve(self, *, large: bool = False) -> Settings:
         """The settings for small or for large images."""
-        preset = self.preset or (LARGE if large else SMALL)
+        preset = self.preset or ("imagenet" if large else "fast")
         if preset not in PRESETS:
             raise ValueError(f"no preset {preset!r}; there are {', '.join(PRESETS)}")
         start = PRESETS[preset]
@@ -299,32 +322,3 @@ class SettingsRequest:
 def _names(given: str | Sequence[str]) -> list[str]:
     listed = given.split(",") if isinstance(given, str) else given
     return [name.strip() for name in listed if name.strip()]
-
-
-def settings_to_json(settings: Settings) -> dict[str, Any]:
-    """The settings as they stand in config.json."""
-    names = ("name", "low", "high", "neutral", "options")
-    operations = [{name: getattr(op, name) for name in names} for op in settings.space.operations]
-    space = {"operations": operations, "levels": settings.space.levels}
-    config = {"search": asdict(settings.search), "proxy": asdict(settings.proxy), "space": space}
-    plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))  # tuples are lists
-    return plain
-
-
-def settings_from_json(config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:
-    """The settings that `settings_to_json` gave.
-
-    Args:
-        operations: The user's own operations of the space: JSON does not carry their kernels.
-    """
-    own = {operation.name: operation for operation in operations}
-    try:
-        space = config["space"]
-        known = tuple(own.get(op["name"]) or Operation(**op) for op in space["operations"])
-        return Settings(
-            from_plain(SearchConfig, config["search"]),
-            from_plain(ProxyConfig, config["proxy"]),
-            Space(known, space["levels"]),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"config.json does not fit this version of deepaa: {error}") from error

@@ -160,14 +160,12 @@ def _module(
         return _linear(args[0], own, moves)
     if type(module) is nn.MaxPool2d and not module.return_indices and args[0].tangent is not None:
         return _max_pool(module, args[0])
-    names = list(moves)
 
-    def apply(*tensors: Any, **named: Any) -> Any:
-        weights = dict(zip(names, tensors[: len(names)], strict=True))
-        return functional_call(module, {**own, **weights}, tensors[len(names) :], named)
+    def apply(weights: Named, *inputs: Any, **named: Any) -> Any:
+        return functional_call(module, {**own, **weights}, inputs, named)
 
-    duals = [Dual(own[name], moves[name]) for name in names]
-    return _function(apply, (*duals, *args), kwargs, type(module))
+    weights = {name: Dual(own[name], move) for name, move in moves.items()}
+    return _function(apply, (weights, *args), kwargs, type(module))
 
 
 def _convolution(module: Any, x: Dual, own: Named, moves: Named) -> Dual:

@@ -48,11 +48,8 @@ class Rewards(NamedTuple):
         each = torch.unflatten(products.double(), 1, (-1, len(probabilities)))
         relative = each - (each @ (probabilities / probabilities.sum()))[..., None]
         draws = each.shape[1]
-        if draws == 1:
-            zeros = torch.zeros_like(each[:, 0])
-            return cls(each[:, 0], relative[:, 0], spread=zeros, noise=zeros)
-        noise = relative.var(1) / draws
-        return cls(each.mean(1), relative.mean(1), spread=each.var(1), noise=noise)
+        spread, noise = (part.var(1, correction=min(1, draws - 1)) for part in (each, relative))
+        return cls(each.mean(1), relative.mean(1), spread, noise / draws)  # one draw shows none
 
     def variance(self, draws: int | None) -> Tensor:
         """(R,) the variance over images whose root Eq. 10 takes.
@@ -71,8 +68,8 @@ class Rewards(NamedTuple):
 class LayerOptimizer:
     """The logits of one layer, which start at identity, and the Adam steps that move them."""
 
-    _NUMBERS = ("step", "averaged_steps")
-    _TENSORS = ("logits", "active", "momentum", "square", "variance", "average")
+    _ADAM = ("step", "logits", "momentum", "square")
+    _STATE = (*_ADAM, "active", "variance", "average", "averaged_steps")
 
     def __init__(self, table: Table, config: SearchConfig, layer: int) -> None:
         """A layer without steps; `layer` counts from 1."""
@@ -184,16 +181,12 @@ class LayerOptimizer:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the layer needs to go on, as tensors."""
-        return {
-            name: torch.as_tensor(getattr(self, name)) for name in self._NUMBERS + self._TENSORS
-        }
+        return {name: torch.as_tensor(getattr(self, name)) for name in self._STATE}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
-        for name in self._NUMBERS:
-            setattr(self, name, int(state[name]))
-        for name in self._TENSORS:
-            setattr(self, name, state[name].clone())
+        for name in self._STATE:
+            setattr(self, name, state[name].clone() if state[name].ndim else state[name].item())
 
 
 # The end of a layer

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from deepaa.ops import Draw, apply_batch, check_images, draw_words, hash_int, sample_key, to_device
-from deepaa.policy import Layers, Policy, thresholds
+from deepaa.policy import Policy, thresholds
 from deepaa.search.gradient_matching.gradients import Derivatives, Params, even_weights, flattened
 from deepaa.search.settings import SearchConfig
 
@@ -22,6 +22,8 @@ WARM_UP = 2
 """Runs on each stream before a capture: they compile, and let libraries choose algorithms."""
 STREAMS = 4
 """Images beside each other on CUDA; each takes the memory of one chunk."""
+Indices = tuple[Tensor, Tensor]
+"""Which images (G,) and originals (G, V) a minibatch has; on the CPU, wherever the images lie."""
 
 
 # The images of a step
@@ -44,13 +46,6 @@ class SearchData(NamedTuple):
         shape, other = (tuple(part.shape[1:]) for part in (self.images, self.validation_images))
         if shape != other:
             raise ValueError(f"search images are {shape}, validation images {other}")
-
-
-class Indices(NamedTuple):
-    """Which images of the data a minibatch has; drawn on the CPU, wherever the images lie."""
-
-    images: Tensor  # (G,)
-    originals: Tensor  # (G, V)
 
 
 class Minibatch(NamedTuple):
@@ -88,13 +83,13 @@ class MinibatchSampler:
             members = self.members[place]
             images.append(int(members[torch.randint(len(members), (1,), generator=generator)]))
             originals.append(self._originals(images[-1], generator))
-        return Indices(torch.tensor(images), torch.stack(originals))
+        return torch.tensor(images), torch.stack(originals)
 
     def draw_heldout(self) -> Indices:
         """All held-out images with their originals, the same every time."""
         generator = _generator(hash_int(self.config.seed, 2))
         batches = [self._originals(index, generator) for index in self.heldout.tolist()]
-        return Indices(self.heldout, torch.stack(batches))
+        return self.heldout, torch.stack(batches)
 
     def _originals(self, index: int, generator: torch.Generator) -> Tensor:
         """(V,) originals for an image, drawn with replacement."""
@@ -104,8 +99,8 @@ class MinibatchSampler:
     def fetch(self, indices: Indices, numbers: list[int], device: torch.device) -> Minibatch:
         """The images with these numbers among the indices, on a device."""
         d = self.data
-        images = to_device(indices.images[numbers], d.images.device)
-        originals = to_device(indices.originals[numbers], d.validation_images.device)
+        images = to_device(indices[0][numbers], d.images.device)
+        originals = to_device(indices[1][numbers], d.validation_images.device)
         found = d.images[images], d.labels[images]
         matched = d.validation_images[originals], d.validation_labels[originals]
         return Minibatch(*(part.to(device) for part in (*found, *matched)))
@@ -171,7 +166,7 @@ def layer_inputs(
         weights = to_device(share, candidates.device)
         return NetworkInputs(*minibatch[1:], candidates[:, None], weights, candidates)
     n, halves = config.chains or total, config.halves and config.chains > 0
-    strata = (n // 2 if halves else n) if config.stratified else 0
+    strata = (n // 2 if halves else n) if config.stratified else 1
     drawn = sampled_chains(minibatch.images, prefix, probabilities, seeds, n, strata=strata)
     return _with_chains(minibatch, drawn, candidates, halves=halves)
 
@@ -224,20 +219,16 @@ def sampled_chains(
 ) -> Tensor:
     """(G, n, C, H, W): each image under the prefix and then the layer `probabilities` (T,) (Eq. 8).
 
-    So many chains in a row as `strata` says are spread evenly over the distribution; 0 for none.
+    So many chains in a row as `strata` says are spread evenly over the distribution.
     """
     table, device = prefix.table, images.device
     first = augmented(images, prefix, [hash_int(seed, 2) for seed in seeds], n).flatten(0, 1)
-    keys = _keys(seeds, 3, n, device)
-    if strata:
-        choice, _, uniform = draw_words(keys, 1, table.uniforms)
-        # each chain of a row takes its word from another of equal parts
-        parts = (torch.arange(n, device=device) % strata).repeat(len(images))
-        words = (parts[:, None] * 2**53 + choice) // strata
-        steps = to_device(thresholds(probabilities), device)
-        draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
-    else:
-        draw = Policy(table, Layers(probabilities[None])).draw(keys)
+    choice, _, uniform = draw_words(_keys(seeds, 3, n, device), 1, table.uniforms)
+    # each chain of a row takes its word from another of equal parts
+    parts = (torch.arange(n, device=device) % strata).repeat(len(images))
+    words = (parts[:, None] * 2**53 + choice) // strata
+    steps = to_device(thresholds(probabilities), device)
+    draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
     return torch.unflatten(apply_batch(first, draw, table), 0, (len(images), n))
 
 

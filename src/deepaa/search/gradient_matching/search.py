@@ -11,7 +11,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -32,6 +31,8 @@ log = logging.getLogger(__name__)
 GROUP_BYTES, MAX_GROUP = 256 << 20, 16
 """Limits of a group, the images of a step that are augmented and sent through the network together:
 the bytes of all their versions, and their number."""
+Work = Callable[[Minibatch, list[int]], Tensor]
+"""Gives a row for each image of a group; the numbers are those of the images in the step."""
 
 
 class StepRecord(NamedTuple):
@@ -81,6 +82,7 @@ class Search:
     before_image: Callable[[], None] = staticmethod(lambda: None)
     """Called before each image, or before each group on CUDA; what it raises leaves the step, which
     is then lost."""
+    _STATE = ("found", "layer", "passes", "skipped", "done", "baseline", "previous")
 
     def __init__(
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
@@ -98,7 +100,7 @@ class Search:
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
         # (heldout,) cosines of the original images and of the layers kept so far, once measured
-        self._baseline = self._previous = torch.zeros(0, dtype=torch.float64)
+        self.baseline = self.previous = torch.zeros(0, dtype=torch.float64)
         self._start_layer()
 
     def _prepare_model(self, model: nn.Module) -> None:
@@ -201,31 +203,25 @@ class Search:
             seconds=time.perf_counter() - began,
         )
 
-    def _over_groups(
-        self, work: Callable[[Minibatch, list[int]], Tensor], indices: Indices, width: int
-    ) -> Tensor:
+    def _over_groups(self, work: Work, indices: Indices, width: int) -> Tensor:
         """(n, width) rows that `work` gives, of all processes; groups as large as memory allows."""
-        n = len(indices.images)
+        n = len(indices[0])
         mine = list(distributed.share(n, distributed.rank(), distributed.world_size()))
         rows, at = [torch.zeros(0, width, dtype=torch.float64, device=self.device)], 0
-
-        def group(numbers: list[int]) -> Tensor:
-            return work(self._sampler.fetch(indices, numbers, self.device), numbers)
-
         while at < len(mine):
             groups = math.ceil(len(mine) / self.group)
             size = math.ceil(len(mine) / groups)  # as equal as can be
-            found = self._with_less_memory(partial(group, mine[at : at + size]))
+            found = self._attempt(work, indices, mine[at : at + size])
             if found is not None:
                 rows.append(found)
                 at += size
         # the device is waited for here, once a step
         return torch.cat(distributed.all_gather(torch.cat(rows).cpu()))
 
-    def _with_less_memory(self, work: Callable[[], Tensor]) -> Tensor | None:
-        """`work()`; None after a change that may help: smaller groups and chunks, not compiled."""
+    def _attempt(self, work: Work, indices: Indices, numbers: list[int]) -> Tensor | None:
+        """What `work` gives; None after a change that may help: smaller groups, not compiled."""
         try:
-            return work()
+            return work(self._sampler.fetch(indices, numbers, self.device), numbers)
         except torch.OutOfMemoryError:
             if self.chunk == 1:
                 raise
@@ -248,10 +244,10 @@ class Search:
     def _finish_layer(self) -> LayerRecord:
         """Evaluate the layer on held-out images, keep or drop it, and start the next."""
         began = time.perf_counter()
-        if not len(self._baseline):
-            self._baseline = self._previous = self._heldout_cosines(Policy.identity(self.space, 0))
+        if not len(self.baseline):
+            self.baseline = self.previous = self._heldout_cosines(Policy.identity(self.space, 0))
         deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
-        finite = torch.isfinite(deepta + self._baseline)
+        finite = torch.isfinite(deepta + self.baseline)
         found = self._evaluate(self.optimizer.result, finite)
         if not bool(found.usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
@@ -259,9 +255,9 @@ class Search:
         self.skipped += int((~best.usable).sum())
         if best.kept:
             self.found = torch.cat((self.found, best.p[None]))
-            self._previous = best.cosines
-        improvement, improvement_std = _mean_and_std((best.cosines - self._baseline)[best.usable])
-        deepta_mean, deepta_std = _mean_and_std((deepta - self._baseline)[best.usable])
+            self.previous = best.cosines
+        improvement, improvement_std = _mean_and_std((best.cosines - self.baseline)[best.usable])
+        deepta_mean, deepta_std = _mean_and_std((deepta - self.baseline)[best.usable])
         record = LayerRecord(
             layer=self.layer,
             kept=best.kept,
@@ -286,13 +282,10 @@ class Search:
     def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
         """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
         layers = Layers(torch.cat((self.found, p[None])))
+        cosines = self._heldout_cosines(Policy(self.table, layers))
+        identity, fixed = p[self.table.identity or 0].item(), self.config.layers is not None
         return layer.evaluate_layer(
-            p,
-            self._heldout_cosines(Policy(self.table, layers)),
-            self._previous,
-            usable,
-            identity=p[self.table.identity or 0].item(),
-            fixed=self.config.layers is not None,
+            p, cosines, self.previous, usable, identity=identity, fixed=fixed
         )
 
     def _simplified(self, found: Evaluation) -> tuple[Evaluation, str]:
@@ -327,13 +320,8 @@ class Search:
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a search needs to go on, as tensors."""
-        names = ("found", "layer", "passes", "skipped", "done")
-        return {
-            **{name: torch.as_tensor(getattr(self, name)) for name in names},
-            "baseline": self._baseline,
-            "previous": self._previous,
-            **self.optimizer.state(),
-        }
+        own = {name: torch.as_tensor(getattr(self, name)) for name in self._STATE}
+        return {**own, **self.optimizer.state()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
@@ -341,12 +329,10 @@ class Search:
         if state["logits"].shape != (rows,) or state["found"].shape[1:] != (rows,):
             found = len(state["logits"])
             raise ValueError(f"the state has {found} transformations, the space {rows}")
-        self.found = state["found"].clone()
-        self.layer, self.passes = int(state["layer"]), int(state["passes"])
-        self.skipped, self.done = int(state["skipped"]), bool(state["done"])
+        for name in self._STATE:
+            setattr(self, name, state[name].clone() if state[name].ndim else state[name].item())
         self._start_layer()
         self.optimizer.load_state(state)
-        self._baseline, self._previous = state["baseline"].clone(), state["previous"].clone()
 
 
 def _mean_and_std(values: Tensor) -> tuple[float, float]:
