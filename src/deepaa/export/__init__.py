@@ -59,11 +59,14 @@ def export_policy(
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
+    differences: tuple[str, ...] = ()
     if ending == ".py":
-        write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
+        text = _source(kept, target, path.stem, size)
     else:
-        albumentations.save(kept, path, size)
-    differences = () if ending == ".py" else tuple(difference_lines(kept, target, size))
+        kind = "json" if ending == ".json" else "yaml"
+        text = albumentations.own_file(kept, size, kind=kind)
+        differences = tuple(difference_lines(kept, target, size))
+    write_file(path.resolve(), text.encode())
     return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, differences)
 
 
