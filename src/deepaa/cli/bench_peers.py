@@ -30,13 +30,6 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-class Made(NamedTuple):
-    """A contestant ready to run, and how many operations it draws for an image."""
-
-    run: Callable[[Any], Any]
-    operations: int
-
-
 class Contestant(NamedTuple):
     """Something that augments images, and what it takes to run it."""
 
@@ -48,7 +41,10 @@ class Contestant(NamedTuple):
     draws: str
     """"image" or "batch": what gets a draw of its own."""
     devices: tuple[str, ...]
-    make: Callable[[Policy], Made]
+    make: Callable[[Policy], Callable[[Any], Any]]
+    """What augments an image, or a batch; the policy is for our own."""
+    operations: int | None = None
+    """How many it draws for an image; None is one in each layer of the policy."""
 
     @property
     def one_at_a_time(self) -> bool:
@@ -59,53 +55,46 @@ class Contestant(NamedTuple):
         """uint8 (N, C, H, W) in the form that it takes, on the same device; never timed."""
         return FORMS[self.takes](images)
 
-    def augment(self, made: Made, inputs: Any) -> Any:
+    def augment(self, made: Callable[[Any], Any], inputs: Any) -> Any:
         """The augmented inputs: a batch for a batch, else a list."""
-        return [made.run(image) for image in inputs] if self.one_at_a_time else made.run(inputs)
+        return [made(image) for image in inputs] if self.one_at_a_time else made(inputs)
 
 
-def _deepaa(apply: Apply, policy: Policy) -> Made:
-    def run(images: Tensor) -> Tensor:
-        return apply(images, policy.sample(len(images), device=images.device), policy.table)
+def _deepaa(apply: Apply, policy: Policy) -> Any:
+    return lambda images: apply(
+        images, policy.sample(len(images), device=images.device), policy.table
+    )
 
-    return Made(run, policy.depth)
 
-
-def _deepaa_pil(policy: Policy) -> Made:
+def _deepaa_pil(policy: Policy) -> Any:
     samples = itertools.count()
-
-    def run(image: Any) -> Any:
-        steps = policy.draw_one(sample_key(0, 0, next(samples)))
-        return run_pil(image, steps, policy.table)
-
-    return Made(run, policy.depth)
+    return lambda image: run_pil(
+        image, policy.draw_one(sample_key(0, 0, next(samples))), policy.table
+    )
 
 
-def _torchvision(name: str, _: Policy, **options: int) -> Made:
+def _torchvision(name: str, _: Policy, **options: int) -> Any:
     from torchvision.transforms import v2
 
-    transform = getattr(v2, name)(**options)
-    return Made(transform, getattr(transform, "num_ops", 1))
+    return getattr(v2, name)(**options)
 
 
-def _kornia(_: Policy) -> Made:
+def _kornia(_: Policy) -> Any:
     from kornia.augmentation.auto import RandAugment
 
-    transform = RandAugment(n=2, m=9)
-    return Made(transform, transform.n)
+    return RandAugment(n=2, m=9)
 
 
-def _timm(_: Policy) -> Made:
+def _timm(_: Policy) -> Any:
     from PIL.Image import Resampling
     from timm.data.auto_augment import rand_augment_transform
 
     # Left alone it mixes bilinear and bicubic; nearest is the cheaper work that we do.
     options = {"img_mean": (128, 128, 128), "interpolation": Resampling.NEAREST}
-    transform = rand_augment_transform("rand-m9-n2-p1", options)
-    return Made(transform, transform.num_layers)
+    return rand_augment_transform("rand-m9-n2-p1", options)
 
 
-def _albumentations(_: Policy) -> Made:
+def _albumentations(_: Policy) -> Any:
     # importing it would otherwise ask the network for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations as al
@@ -133,7 +122,7 @@ def _albumentations(_: Policy) -> Made:
     ]
     # Called without the usual Compose around it, which would only cost it time.
     transform = al.SomeOf(operations, n=2, replace=True, p=1)
-    return Made(lambda image: transform(image=image)["image"], transform.n)
+    return lambda image: transform(image=image)["image"]
 
 
 _CPU, _BOTH = ("cpu",), ("cpu", "cuda")
@@ -144,19 +133,18 @@ OURS: tuple[Contestant, ...] = (
     Contestant("deepaa PIL", "deepaa", "PIL", "image", _CPU, _deepaa_pil),
 )
 _RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
+_SOME = "albumentations SomeOf(2)"
 _MAKE_RAND = partial(_torchvision, "RandAugment", num_ops=2, magnitude=9)
 _MAKE_TRIVIAL = partial(_torchvision, "TrivialAugmentWide")
 PEERS: tuple[Contestant, ...] = (
-    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _MAKE_RAND),
-    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_RAND),
-    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _MAKE_RAND),
-    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _MAKE_TRIVIAL),
-    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_TRIVIAL),
-    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia),
-    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm),
-    Contestant(
-        "albumentations SomeOf(2)", "albumentations", "uint8 array", "image", _CPU, _albumentations
-    ),
+    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _MAKE_RAND, 2),
+    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _MAKE_TRIVIAL, 1),
+    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_TRIVIAL, 1),
+    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia, 2),
+    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm, 2),
+    Contestant(_SOME, "albumentations", "uint8 array", "image", _CPU, _albumentations, 2),
 )
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
 

@@ -23,6 +23,8 @@ WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", 
 OF_TRAINING = ["epochs", "batch", "lr", "weight_decay", "warmup_epochs", "copies"]
 OF_TRAINING += ["precision", "compile"]
 """Options that are fields of `TrainConfig`."""
+OF_RUN = ["parallel", "workers", "checkpoint_seconds", "download", "tensorboard", "scan", "dry_run"]
+"""Options that are fields of `RunOptions`."""
 Switch = StrEnum("Switch", ["on", "off"])
 _policy = partial(typer.Option, rich_help_panel="The policy")
 _training = partial(typer.Option, rich_help_panel="The training")
@@ -181,17 +183,8 @@ def train(
         )
         return _for_each_policy(request, policy)
 
-    run_options = RunOptions(
-        resume or out,
-        SeedRequest(seeds, tuple(seed), resume is not None),
-        parallel=parallel,
-        workers=workers,
-        checkpoint_seconds=checkpoint_seconds,
-        download=download,
-        tensorboard=tensorboard,
-        scan=scan,
-        dry_run=dry_run,
-    )
+    asked = SeedRequest(seeds, tuple(seed), resume is not None)
+    run_options = RunOptions(resume or out, asked, **{name: params[name] for name in OF_RUN})
     with options.joined_processes(context, device) as where:
         run_trainings(run_on_all(requested), run_options, where)
 
