@@ -246,7 +246,8 @@ def test_contestant_applies_the_operations_it_is_credited_with(
 def test_peers_are_chosen_by_library() -> None:
     chosen = [c.library for c in bench_peers.contestants(("timm",), "cpu")]
     assert chosen == ["deepaa"] * len(OURS) + ["timm"]
-    assert all("cuda" in c.devices for c in bench_peers.contestants(LIBRARIES, "cuda"))
+    on_cuda = {c.takes for c in bench_peers.contestants(LIBRARIES, "cuda")}
+    assert on_cuda == {"uint8 tensor", "uint8 batch", "float batch"}
     assert bench_peers.chosen_libraries("all") == list(LIBRARIES)
     assert bench_peers.chosen_libraries("none") == []
     assert bench_peers.chosen_libraries("timm, kornia") == ["timm", "kornia"]
@@ -258,7 +259,7 @@ def test_peers_are_chosen_by_library() -> None:
 
 
 def contestant_of(make: Callable[[Policy], Callable[[Any], Any]]) -> Contestant:
-    return Contestant("x", "somebody", "uint8 batch", "image", ("cpu",), make, 1)
+    return Contestant("x", "somebody", "uint8 batch", "image", make, 1)
 
 
 def test_a_peer_that_fails_is_reported_and_stops_nobody(images: Tensor) -> None:

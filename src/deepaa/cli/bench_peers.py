@@ -19,8 +19,6 @@ from deepaa.policy import Policy
 
 PER_IMAGE = {"cpu": 512, "cuda": 64}
 """Images in a call for those that take one at a time, whose rate does not depend on the batch."""
-
-
 FORMS: dict[str, Callable[[Tensor], Any]] = {
     "PIL": lambda images: [tensor_to_pil(image) for image in images],
     "uint8 tensor": lambda images: list(images.contiguous().unbind()),
@@ -28,6 +26,8 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "uint8 batch": lambda images: images.contiguous(),
     "float batch": lambda images: images.float() / 255,
 }
+ON_CPU = ("PIL", "uint8 array")
+"""The forms that no other device holds."""
 
 
 class Contestant(NamedTuple):
@@ -40,7 +40,6 @@ class Contestant(NamedTuple):
     """A key of `FORMS`."""
     draws: str
     """"image" or "batch": what gets a draw of its own."""
-    devices: tuple[str, ...]
     make: Callable[[Policy], Callable[[Any], Any]]
     """What augments an image, or a batch; the policy is for our own."""
     operations: int | None = None
@@ -125,26 +124,26 @@ def _albumentations(_: Policy) -> Any:
     return lambda image: transform(image=image)["image"]
 
 
-_CPU, _BOTH = ("cpu",), ("cpu", "cuda")
 _BATCH, _TORCH = partial(_deepaa, apply_batch), partial(_deepaa, apply_torch)
 OURS: tuple[Contestant, ...] = (
-    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BOTH, _BATCH),
-    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _BOTH, _TORCH),
-    Contestant("deepaa PIL", "deepaa", "PIL", "image", _CPU, _deepaa_pil),
+    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BATCH),
+    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _TORCH),
+    Contestant("deepaa PIL", "deepaa", "PIL", "image", _deepaa_pil),
 )
 _RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
-_SOME = "albumentations SomeOf(2)"
 _MAKE_RAND = partial(_torchvision, "RandAugment", num_ops=2, magnitude=9)
 _MAKE_TRIVIAL = partial(_torchvision, "TrivialAugmentWide")
 PEERS: tuple[Contestant, ...] = (
-    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _MAKE_RAND, 2),
-    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_RAND, 2),
-    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _MAKE_RAND, 2),
-    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _MAKE_TRIVIAL, 1),
-    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_TRIVIAL, 1),
-    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia, 2),
-    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm, 2),
-    Contestant(_SOME, "albumentations", "uint8 array", "image", _CPU, _albumentations, 2),
+    Contestant(_RAND, "torchvision", "PIL", "image", _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _MAKE_RAND, 2),
+    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _MAKE_TRIVIAL, 1),
+    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _MAKE_TRIVIAL, 1),
+    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _kornia, 2),
+    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _timm, 2),
+    Contestant(
+        "albumentations SomeOf(2)", "albumentations", "uint8 array", "image", _albumentations, 2
+    ),
 )
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
 
@@ -161,4 +160,4 @@ def chosen_libraries(text: str) -> list[str]:
 def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
     """Ours and the peers of the named libraries that run on `device`."""
     chosen = (*OURS, *(peer for peer in PEERS if peer.library in peers))
-    return [contestant for contestant in chosen if device in contestant.devices]
+    return [each for each in chosen if device == "cpu" or each.takes not in ON_CPU]
