@@ -132,6 +132,18 @@ def test_help_and_version_do_not_wait_for_torch():
     )
 
 
+@pytest.mark.parametrize(("world", "says"), [(None, True), ("1", True), ("2", False)])
+def test_only_among_several_processes_is_a_wrong_option_left_to_the_first(
+    command, monkeypatch, world, says
+):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world is not None:
+        monkeypatch.setenv("WORLD_SIZE", world)
+    code, _, err = command("show", "deepta", "--topp", "3")
+    assert (code, "No such option: --topp" in err) == (2, says)
+
+
 def test_version(command):
     code, out, _ = command("--version")
     assert code == 0

@@ -18,7 +18,7 @@ from deepaa.cli import bench_measure as bench
 from deepaa.cli import bench_peers
 from deepaa.cli.bench import RATES, ops_tables, print_tables
 from deepaa.cli.bench_measure import Result, Setting, ratio_to_peers
-from deepaa.cli.bench_peers import LIBRARIES, OURS, PEERS, Contestant, Made
+from deepaa.cli.bench_peers import LIBRARIES, OURS, PEERS, Contestant
 from deepaa.ops import kernels_c
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
@@ -40,7 +40,7 @@ def is_installed(contestant: Contestant) -> bool:
     return True
 
 
-def made(contestant: Contestant) -> Made:
+def made(contestant: Contestant) -> Callable[[Any], Any]:
     if not is_installed(contestant):
         pytest.skip(f"{contestant.library} is not installed")
     return contestant.make(Policy.uniform(CIFAR, LAYERS))
@@ -193,15 +193,15 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[
 
 
 def applied(
-    contestant: Contestant, ready: Made, monkeypatch: pytest.MonkeyPatch
+    contestant: Contestant, ready: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], int]:
     """A function that says how many operations have been applied so far, over all images."""
     if contestant.library == "torchvision":
-        base = sys.modules[type(ready.run).__module__]._AutoAugmentBase  # type: ignore[attr-defined]
+        base = sys.modules[type(ready).__module__]._AutoAugmentBase  # type: ignore[attr-defined]
         calls = count_calls(monkeypatch, base, "_apply_image_or_video_transform")
         return lambda: len(calls)
     if contestant.library == "timm":
-        lists = [count_calls(monkeypatch, op, "aug_fn") for op in ready.run.ops]  # type: ignore[attr-defined]
+        lists = [count_calls(monkeypatch, op, "aug_fn") for op in ready.ops]
         return lambda: sum(map(len, lists))
     if contestant.library == "albumentations":
         from albumentations.core.transforms_interface import BasicTransform
@@ -209,14 +209,14 @@ def applied(
         calls = count_calls(monkeypatch, BasicTransform, "apply_with_params")
         return lambda: len(calls)
     if contestant.library == "kornia":
-        return lambda: len(ready.run._params)  # type: ignore[attr-defined]
+        return lambda: len(ready._params)
     calls = count_calls(monkeypatch, bench_peers, "run_pil")
     return lambda: sum(len(steps) for _, steps, _ in calls)
 
 
 def count_kernel(
     contestant: Contestant, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Made, Callable[[], int]]:
+) -> tuple[Callable[[Any], Any], Callable[[], int]]:
     """One of our batch paths, and a function as `applied` gives one."""
     assert isinstance(contestant.make, partial)
     kernel = SimpleNamespace(apply=contestant.make.args[0])
@@ -237,16 +237,17 @@ def test_contestant_applies_the_operations_it_is_credited_with(
         count = applied(contestant, ready, monkeypatch)
     contestant.augment(ready, inputs)
     draws = 1 if contestant.draws == "batch" else len(images)
-    assert count() == ready.operations * draws
+    operations = contestant.operations or LAYERS
+    assert count() == operations * draws
     expected = {"deepaa": LAYERS, "torchvision TrivialAugmentWide": 1}
-    by_name = expected.get(contestant.library, expected.get(contestant.name, 2))
-    assert ready.operations == by_name
+    assert operations == expected.get(contestant.library, expected.get(contestant.name, 2))
 
 
 def test_peers_are_chosen_by_library() -> None:
     chosen = [c.library for c in bench_peers.contestants(("timm",), "cpu")]
     assert chosen == ["deepaa"] * len(OURS) + ["timm"]
-    assert all("cuda" in c.devices for c in bench_peers.contestants(LIBRARIES, "cuda"))
+    on_cuda = {c.takes for c in bench_peers.contestants(LIBRARIES, "cuda")}
+    assert on_cuda == {"uint8 tensor", "uint8 batch", "float batch"}
     assert bench_peers.chosen_libraries("all") == list(LIBRARIES)
     assert bench_peers.chosen_libraries("none") == []
     assert bench_peers.chosen_libraries("timm, kornia") == ["timm", "kornia"]
@@ -257,8 +258,8 @@ def test_peers_are_chosen_by_library() -> None:
 # Faults
 
 
-def contestant_of(make: Callable[[Policy], Made], library: str = "somebody") -> Contestant:
-    return Contestant("x", library, "uint8 batch", "image", ("cpu",), make)
+def contestant_of(make: Callable[[Policy], Callable[[Any], Any]]) -> Contestant:
+    return Contestant("x", "somebody", "uint8 batch", "image", make, 1)
 
 
 def test_a_peer_that_fails_is_reported_and_stops_nobody(images: Tensor) -> None:
@@ -271,17 +272,17 @@ def test_a_peer_that_fails_is_reported_and_stops_nobody(images: Tensor) -> None:
             raise RuntimeError("tired\nof it")
         return batch
 
-    def broken(_: Policy) -> Made:
+    def broken(_: Policy) -> Callable[[Any], Any]:
         raise OSError("no library")
 
-    def needs_other(_: Policy) -> Made:
+    def needs_other(_: Policy) -> Callable[[Any], Any]:
         raise ModuleNotFoundError("No module named 'other'", name="other")
 
     who = [
         contestant_of(broken),
-        contestant_of(lambda _: Made(late, 1)),
+        contestant_of(lambda _: late),
         contestant_of(needs_other),
-        contestant_of(lambda _: Made(lambda batch: batch.clone(), 1)),
+        contestant_of(lambda _: lambda batch: batch.clone()),
     ]
     timings = bench.measure(who, images, Policy.uniform(CIFAR, 1), 1e-6)
     assert [t.note for t in timings] == [

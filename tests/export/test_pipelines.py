@@ -9,10 +9,12 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -207,6 +209,23 @@ def test_albumentations_own_file_is_the_same_pipeline(tmp_path: Path, ending: st
     again = A.load(tmp_path / f"p.{ending}", data_format=ending)
     assert A.to_dict(again) == A.to_dict(read)
     assert read(image=np.zeros((32, 32, 3), np.uint8))["image"].shape == (32, 32, 3)
+
+
+def test_an_own_file_that_cannot_be_written_whole_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(pipeline: Any, place: Any, data_format: str) -> None:
+        with nullcontext(place) if hasattr(place, "write") else place.open("w") as file:
+            file.write("half of it")
+        raise OSError("no space left")
+
+    library = MagicMock(save=save)
+    monkeypatch.setitem(sys.modules, "albumentations", library)
+    path = tmp_path / "p.json"
+    path.write_text("before")
+    with pytest.raises(OSError, match="no space left"):
+        export_policy(load_policy("deepta"), path, "albumentations")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("p.json", "before")]
 
 
 # How often

@@ -90,7 +90,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             raise
         message, code = _explained(error)
         # of several processes, all of which find a wrong option, the first says it
-        if not hasattr(error, "format_message") or os.environ.get("RANK", "0") == "0":
+        several = os.environ.get("WORLD_SIZE", "") not in ("", "0", "1")
+        if not (
+            several and hasattr(error, "format_message") and os.environ.get("RANK", "0") != "0"
+        ):
             typer.echo(f"error: {' '.join(message.split())}", err=True)
         return code
 

@@ -233,6 +233,7 @@ def _turns(
         if contestant.one_at_a_time:
             images = images[: PER_IMAGE[device.type]]
         made, inputs = contestant.make(policy), contestant.prepare(images)
+        operations = contestant.operations or policy.depth
         calls = DRAWS if contestant.draws == "batch" else 1
 
         def repeat() -> None:
@@ -257,11 +258,11 @@ def _turns(
             cpu_seconds += time.process_time() - began
         rates = [len(images) * calls / max(t, 1e-9) for t in times]
         yield result._replace(
-            operations=made.operations,
+            operations=operations,
             rate=median(rates),
             slowest=min(rates),
             fastest=max(rates),
-            operation_rate=median(rates) * made.operations,
+            operation_rate=median(rates) * operations,
             images=len(images) * calls,
             repeats=len(rates),
             cores=cpu_seconds / max(sum(times), 1e-9),

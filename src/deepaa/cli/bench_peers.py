@@ -19,8 +19,6 @@ from deepaa.policy import Policy
 
 PER_IMAGE = {"cpu": 512, "cuda": 64}
 """Images in a call for those that take one at a time, whose rate does not depend on the batch."""
-
-
 FORMS: dict[str, Callable[[Tensor], Any]] = {
     "PIL": lambda images: [tensor_to_pil(image) for image in images],
     "uint8 tensor": lambda images: list(images.contiguous().unbind()),
@@ -28,13 +26,8 @@ FORMS: dict[str, Callable[[Tensor], Any]] = {
     "uint8 batch": lambda images: images.contiguous(),
     "float batch": lambda images: images.float() / 255,
 }
-
-
-class Made(NamedTuple):
-    """A contestant ready to run, and how many operations it draws for an image."""
-
-    run: Callable[[Any], Any]
-    operations: int
+ON_CPU = ("PIL", "uint8 array")
+"""The forms that no other device holds."""
 
 
 class Contestant(NamedTuple):
@@ -47,8 +40,10 @@ class Contestant(NamedTuple):
     """A key of `FORMS`."""
     draws: str
     """"image" or "batch": what gets a draw of its own."""
-    devices: tuple[str, ...]
-    make: Callable[[Policy], Made]
+    make: Callable[[Policy], Callable[[Any], Any]]
+    """What augments an image, or a batch; the policy is for our own."""
+    operations: int | None = None
+    """How many it draws for an image; None is one in each layer of the policy."""
 
     @property
     def one_at_a_time(self) -> bool:
@@ -59,53 +54,46 @@ class Contestant(NamedTuple):
         """uint8 (N, C, H, W) in the form that it takes, on the same device; never timed."""
         return FORMS[self.takes](images)
 
-    def augment(self, made: Made, inputs: Any) -> Any:
+    def augment(self, made: Callable[[Any], Any], inputs: Any) -> Any:
         """The augmented inputs: a batch for a batch, else a list."""
-        return [made.run(image) for image in inputs] if self.one_at_a_time else made.run(inputs)
+        return [made(image) for image in inputs] if self.one_at_a_time else made(inputs)
 
 
-def _deepaa(apply: Apply, policy: Policy) -> Made:
-    def run(images: Tensor) -> Tensor:
-        return apply(images, policy.sample(len(images), device=images.device), policy.table)
+def _deepaa(apply: Apply, policy: Policy) -> Any:
+    return lambda images: apply(
+        images, policy.sample(len(images), device=images.device), policy.table
+    )
 
-    return Made(run, policy.depth)
 
-
-def _deepaa_pil(policy: Policy) -> Made:
+def _deepaa_pil(policy: Policy) -> Any:
     samples = itertools.count()
-
-    def run(image: Any) -> Any:
-        steps = policy.draw_one(sample_key(0, 0, next(samples)))
-        return run_pil(image, steps, policy.table)
-
-    return Made(run, policy.depth)
+    return lambda image: run_pil(
+        image, policy.draw_one(sample_key(0, 0, next(samples))), policy.table
+    )
 
 
-def _torchvision(name: str, _: Policy, **options: int) -> Made:
+def _torchvision(name: str, _: Policy, **options: int) -> Any:
     from torchvision.transforms import v2
 
-    transform = getattr(v2, name)(**options)
-    return Made(transform, getattr(transform, "num_ops", 1))
+    return getattr(v2, name)(**options)
 
 
-def _kornia(_: Policy) -> Made:
+def _kornia(_: Policy) -> Any:
     from kornia.augmentation.auto import RandAugment
 
-    transform = RandAugment(n=2, m=9)
-    return Made(transform, transform.n)
+    return RandAugment(n=2, m=9)
 
 
-def _timm(_: Policy) -> Made:
+def _timm(_: Policy) -> Any:
     from PIL.Image import Resampling
     from timm.data.auto_augment import rand_augment_transform
 
     # Left alone it mixes bilinear and bicubic; nearest is the cheaper work that we do.
     options = {"img_mean": (128, 128, 128), "interpolation": Resampling.NEAREST}
-    transform = rand_augment_transform("rand-m9-n2-p1", options)
-    return Made(transform, transform.num_layers)
+    return rand_augment_transform("rand-m9-n2-p1", options)
 
 
-def _albumentations(_: Policy) -> Made:
+def _albumentations(_: Policy) -> Any:
     # importing it would otherwise ask the network for a newer version
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations as al
@@ -133,29 +121,28 @@ def _albumentations(_: Policy) -> Made:
     ]
     # Called without the usual Compose around it, which would only cost it time.
     transform = al.SomeOf(operations, n=2, replace=True, p=1)
-    return Made(lambda image: transform(image=image)["image"], transform.n)
+    return lambda image: transform(image=image)["image"]
 
 
-_CPU, _BOTH = ("cpu",), ("cpu", "cuda")
 _BATCH, _TORCH = partial(_deepaa, apply_batch), partial(_deepaa, apply_torch)
 OURS: tuple[Contestant, ...] = (
-    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BOTH, _BATCH),
-    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _BOTH, _TORCH),
-    Contestant("deepaa PIL", "deepaa", "PIL", "image", _CPU, _deepaa_pil),
+    Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BATCH),
+    Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _TORCH),
+    Contestant("deepaa PIL", "deepaa", "PIL", "image", _deepaa_pil),
 )
 _RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
 _MAKE_RAND = partial(_torchvision, "RandAugment", num_ops=2, magnitude=9)
 _MAKE_TRIVIAL = partial(_torchvision, "TrivialAugmentWide")
 PEERS: tuple[Contestant, ...] = (
-    Contestant(_RAND, "torchvision", "PIL", "image", _CPU, _MAKE_RAND),
-    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_RAND),
-    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _BOTH, _MAKE_RAND),
-    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _CPU, _MAKE_TRIVIAL),
-    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _BOTH, _MAKE_TRIVIAL),
-    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _BOTH, _kornia),
-    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _CPU, _timm),
+    Contestant(_RAND, "torchvision", "PIL", "image", _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 tensor", "image", _MAKE_RAND, 2),
+    Contestant(_RAND, "torchvision", "uint8 batch", "batch", _MAKE_RAND, 2),
+    Contestant(_TRIVIAL, "torchvision", "PIL", "image", _MAKE_TRIVIAL, 1),
+    Contestant(_TRIVIAL, "torchvision", "uint8 tensor", "image", _MAKE_TRIVIAL, 1),
+    Contestant("kornia RandAugment", "kornia", "float batch", "batch", _kornia, 2),
+    Contestant("timm rand-m9-n2-p1", "timm", "PIL", "image", _timm, 2),
     Contestant(
-        "albumentations SomeOf(2)", "albumentations", "uint8 array", "image", _CPU, _albumentations
+        "albumentations SomeOf(2)", "albumentations", "uint8 array", "image", _albumentations, 2
     ),
 )
 LIBRARIES: tuple[str, ...] = tuple(dict.fromkeys(peer.library for peer in PEERS))
@@ -173,4 +160,4 @@ def chosen_libraries(text: str) -> list[str]:
 def contestants(peers: Sequence[str], device: str) -> list[Contestant]:
     """Ours and the peers of the named libraries that run on `device`."""
     chosen = (*OURS, *(peer for peer in PEERS if peer.library in peers))
-    return [contestant for contestant in chosen if device in contestant.devices]
+    return [each for each in chosen if device == "cpu" or each.takes not in ON_CPU]

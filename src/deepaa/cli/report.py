@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +13,7 @@ from deepaa.cli import options
 from deepaa.cli.options import NOTHING
 
 if TYPE_CHECKING:
-    from deepaa.report import Options, Originals, Results, Subject
+    from deepaa.report import Originals, Subject
 
 POLL_SECONDS = 1.0
 """Between two checks whether a run has something new."""
@@ -67,6 +67,7 @@ def report(
     accuracies beside those of other policies.
     """
     import deepaa.report as reports
+    from deepaa.runs import write_file
     from deepaa.train import read_results
 
     kinds = reports.parse_formats(formats)
@@ -80,9 +81,20 @@ def report(
             raise ValueError(f"{path}: no seed is finished yet")
     place = out or (subject.folder / "report.html" if subject.folder else Path("report.html"))
     _check_page(place, force=force)
-    page = _Page(place, found, reports.Options(data, size, images, seed, epoch))
-    written = page.write(subject)
-    typer.echo(f"wrote {place}: {written / 1e6:.2f} MB")
+    shown = reports.Options(data, size, images, seed, epoch)
+    originals: Originals | None = None
+
+    def write(subject: Subject) -> int:
+        """Write the page and return its size in bytes; its example images are read once."""
+        nonlocal originals
+        if originals is None and subject.policy is not None:
+            originals = reports.originals_of(subject, shown)
+        live = watch and subject.status == "running"  # such a page reloads itself
+        page = reports.make_page(subject, found, shown._replace(live=live), originals).encode()
+        write_file(place, page)
+        return len(page)
+
+    typer.echo(f"wrote {place}: {write(subject) / 1e6:.2f} MB")
     if subject.problem:
         # own operations are imported only when the reader asks for it
         own = subject.config.get("source", {}).get("operations") or ["MODULE:NAME"]
@@ -90,7 +102,7 @@ def report(
         advice = advice if "unknown operation" in subject.problem else ""
         typer.echo(f"the policy is left out: {subject.problem}{advice}", err=True)
     if watch:
-        subject = _watch(subject, operations, page)
+        subject = _watch(subject, operations, write)
     if figures is not None:
         drawings = reports.make_figures(subject, found, epoch)
         files = reports.save_figures(drawings, figures, kinds)
@@ -116,29 +128,7 @@ def _check_page(path: Path, *, force: bool) -> None:
                 raise ValueError(f"{path} exists and is no report; add --force to replace it")
 
 
-@dataclass
-class _Page:
-    """A page that may be written again and again; its example images are read once."""
-
-    path: Path
-    results: Results
-    options: Options
-    originals: Originals | None = None
-
-    def write(self, subject: Subject, *, live: bool = False) -> int:
-        """Write the page and return its size in bytes; a live page reloads itself."""
-        from deepaa.report import make_page, originals_of
-        from deepaa.runs import write_file
-
-        if self.originals is None and subject.policy is not None:
-            self.originals = originals_of(subject, self.options)
-        shown = self.options._replace(live=live)
-        page = make_page(subject, self.results, shown, self.originals).encode()
-        write_file(self.path, page)
-        return len(page)
-
-
-def _watch(subject: Subject, operations: list[str], page: _Page) -> Subject:
+def _watch(subject: Subject, operations: list[str], write: Callable[[Subject], int]) -> Subject:
     """Write the page anew whenever the run has something new, until the search ends."""
     from deepaa.report import read_subject, stamp
 
@@ -152,7 +142,7 @@ def _watch(subject: Subject, operations: list[str], page: _Page) -> Subject:
         now = stamp(folder)
         if now != shown:
             subject, shown = read_subject(subject.name, operations), now
-            page.write(subject, live=subject.status == "running")
+            write(subject)
             if subject.status != "running":
                 typer.echo(f"the search is {subject.status}; the page is up to date", err=True)
                 return subject

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
 """Options that say nothing about what is searched."""
+OF_SEARCH = ("max_layers", "steps", "seed", "precision")
+"""Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
 ADVICE = """\
 Use it:
 
@@ -112,42 +114,43 @@ def search(
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa.data import DataSpec
-    from deepaa.distributed import OtherRankError, check_device, init, is_main, shutdown
+    from deepaa.distributed import is_main, run_on_all
     from deepaa.ops import import_operations
     from deepaa.runs import StopRequest
     from deepaa.search import SearchRequest, SettingsRequest, forecast, open_search
 
-    check_device(device)
-    if resume is not None:
-        options.refuse_settings(context, WITH_RESUME)
-        request = SearchRequest.from_run(resume, data)
-    else:
-        given = {"max_layers": max_layers, "steps": steps, "seed": seed, "precision": precision}
-        fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-        if layers is not None:
-            fields["layers"] = _depth(layers)
-        request = SearchRequest(
-            SettingsRequest(
-                preset=preset,
-                fields=fields,
-                model=model,
-                epochs=epochs,
-                operations=tuple(import_operations(operations)),
-                ops=ops,
-                exclude=exclude,
-                changes=settings,
-            ),
-            DataSpec.from_options(**{name: context.params[name] for name in options.OF_DATA}),
+    params = context.params
+
+    def requested() -> SearchRequest:
+        if resume is not None:
+            options.refuse_settings(context, WITH_RESUME)
+            return SearchRequest.from_run(resume, data)
+        fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
+        settings_request = SettingsRequest(
+            preset=preset,
+            fields=fields if layers is None else {**fields, "layers": _depth(layers)},
+            model=model,
+            epochs=epochs,
+            operations=tuple(import_operations(operations)),
+            ops=ops,
+            exclude=exclude,
+            changes=settings,
+        )
+        return SearchRequest(
+            settings_request,
+            DataSpec.from_options(**{name: params[name] for name in options.OF_DATA}),
             weights=weights,
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
         )
+
     stop, folder = StopRequest(), resume or out
-    try:
+    with options.joined_processes(context, device) as where:
+        request = run_on_all(requested)
         with open_search(
             request,
             folder,
-            device=init(device),
+            device=where,
             resume=resume is not None,
             dry_run=dry_run,
             download=download,
@@ -163,10 +166,6 @@ def search(
                 _follow(opened, folder, stop, tensorboard=tensorboard)
                 if verify and is_main():
                     _verify(request, opened, folder, verify_epochs, stop)
-    except OtherRankError:
-        raise typer.Exit(2) from None  # another process says why
-    finally:
-        shutdown()
 
 
 def _sizes(splits: str) -> tuple[int, int, int]:

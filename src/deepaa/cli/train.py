@@ -23,6 +23,8 @@ WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", 
 OF_TRAINING = ["epochs", "batch", "lr", "weight_decay", "warmup_epochs", "copies"]
 OF_TRAINING += ["precision", "compile"]
 """Options that are fields of `TrainConfig`."""
+OF_RUN = ["parallel", "workers", "checkpoint_seconds", "download", "tensorboard", "scan", "dry_run"]
+"""Options that are fields of `RunOptions`."""
 Switch = StrEnum("Switch", ["on", "off"])
 _policy = partial(typer.Option, rich_help_panel="The policy")
 _training = partial(typer.Option, rich_help_panel="The training")
@@ -155,7 +157,7 @@ def train(
     """
     from deepaa.cli.train_run import RunOptions, run_trainings
     from deepaa.data import DataSpec, absolute_source
-    from deepaa.distributed import OtherRankError, check_device, init, run_on_all, shutdown
+    from deepaa.distributed import run_on_all
     from deepaa.train import PolicySpec, SeedRequest, TrainRequest, runs_in, stored_request
 
     params = context.params
@@ -181,28 +183,10 @@ def train(
         )
         return _for_each_policy(request, policy)
 
-    try:
-        check_device(device)
-    except ValueError as error:  # in every process, of which one says it
-        raise typer.BadParameter(str(error), context) from None
-    where = init(device)
-    try:
-        run_options = RunOptions(
-            out if resume is None else resume,
-            run_on_all(lambda: SeedRequest(seeds, tuple(seed), resume is not None)),
-            parallel=parallel,
-            workers=workers,
-            checkpoint_seconds=checkpoint_seconds,
-            download=download,
-            tensorboard=tensorboard,
-            scan=scan,
-            dry_run=dry_run,
-        )
+    with options.joined_processes(context, device) as where:
+        asked = run_on_all(lambda: SeedRequest(seeds, tuple(seed), resume is not None))
+        run_options = RunOptions(resume or out, asked, **{name: params[name] for name in OF_RUN})
         run_trainings(run_on_all(requested), run_options, where)
-    except OtherRankError:
-        raise typer.Exit(2) from None  # another process says why
-    finally:
-        shutdown()
 
 
 def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRequest]:

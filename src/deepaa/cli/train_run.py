@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,9 +42,6 @@ from deepaa.train import (
     weights_name,
 )
 
-MOST_NAMED = 12
-"""Seeds that a forecast names; of more, only the first."""
-
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -72,16 +70,13 @@ def run_trainings(
     """
     experiments = run_on_all(lambda: _experiments(requests, options, device))
     if options.dry_run:
-        seeds = run_on_main(lambda: _previewed_seeds(experiments, options)) or {}
-        for folder, its in seeds.items():  # in the main process
-            _print_forecast(experiments[folder], its)
+        run_on_main(lambda: _preview(experiments, options.seeds))
         return
     with StopRequest() as stop, ExitStack() as opened:
         runs: dict[Path, Run | None] = {}
-        for folder, experiment in experiments.items():
-            runs[folder] = run = _open(folder, experiment, options)
-            if run is not None:
-                opened.enter_context(run)
+        for folder, experiment in experiments.items():  # what is wrong is raised in all processes
+            run = run_on_main(partial(_open, folder, experiment, options))
+            runs[folder] = opened.enter_context(run or nullcontext())
         if len(runs) > 1:  # none gets new seeds unless all can
             run_on_main(lambda: [options.seeds.preview(folder) for folder in runs])
         trainings = {
@@ -133,18 +128,17 @@ def _experiments(
     return experiments
 
 
-def _previewed_seeds(
-    experiments: Mapping[Path, Experiment], options: RunOptions
-) -> dict[Path, list[int]]:
-    """The seeds each run would train; what the folders would refuse is refused here too."""
+def _preview(experiments: Mapping[Path, Experiment], seeds: SeedRequest) -> None:
+    """Print what each run would train, unless one of the folders would refuse it."""
     for folder, experiment in experiments.items():
         check_folder(folder, experiment.identity())
-    return {folder: options.seeds.preview(folder) for folder in experiments}
+    previews = [(each, seeds.preview(folder)) for folder, each in experiments.items()]
+    for experiment, its_seeds in previews:
+        _print_forecast(experiment, its_seeds)
 
 
-def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run | None:
-    """The run folder, in the main process alone; what is wrong with it is raised in all."""
-    return run_on_main(lambda: Run(folder, experiment.identity(), resume=options.seeds.resume))
+def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run:
+    return Run(folder, experiment.identity(), resume=options.seeds.resume)
 
 
 def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:
@@ -317,7 +311,7 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     }
     if (rate := experiment.measured_rate()) is not None:
         lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
-    named = ", ".join(map(str, seeds[:MOST_NAMED])) + (", ..." if len(seeds) > MOST_NAMED else "")
+    named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
     lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
     if (recipe := experiment.recipe) is not None:
         whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"

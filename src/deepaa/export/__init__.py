@@ -59,10 +59,7 @@ def export_policy(
     if path.is_dir():
         raise ValueError(f"{path}: a folder, expected the path of a file")
     kept = kept_rows(policy, name)
-    if ending == ".py":
-        write_file(path.resolve(), _source(kept, target, path.stem, size).encode())
-    else:
-        albumentations.save(kept, path, size)
+    write_file(path.resolve(), _text(kept, target, ending, path.stem, size).encode())
     differences = () if ending == ".py" else tuple(difference_lines(kept, target, size))
     return Exported(len(kept.layers), kept.rows, kept.left_out, kept.lost, differences)
 
@@ -72,7 +69,7 @@ def pipeline_source(
 ) -> str:
     """The Python text of the pipeline."""
     _check_target(target)
-    return _source(kept_rows(policy, name), target, "pipeline", size)
+    return _text(kept_rows(policy, name), target, ".py", "pipeline", size)
 
 
 def _check_target(target: str) -> None:
@@ -80,7 +77,10 @@ def _check_target(target: str) -> None:
         raise ValueError(f"no export to {target!r}; choose from {', '.join(TARGETS)}")
 
 
-def _source(kept: Kept, target: str, module: str, size: int | None) -> str:
+def _text(kept: Kept, target: str, ending: str, module: str, size: int | None) -> str:
+    """The file with this ending; `module` is the name by which a Python file is imported."""
+    if ending != ".py":
+        return albumentations.own_file(kept, size, kind="json" if ending == ".json" else "yaml")
     module = module if module.isidentifier() else "pipeline"
     if target == "albumentations":
         return albumentations.source(kept, module, size)

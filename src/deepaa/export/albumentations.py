@@ -6,10 +6,10 @@ Only transforms of the library are used, so that its JSON and YAML load without 
 from __future__ import annotations
 
 import importlib
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepaa.export.shared import Kept, header, literal
@@ -43,17 +43,17 @@ def source(kept: Kept, module: str, size: int | None) -> str:
     return f"{header(kept, LIBRARY, USE.format(module=module), size)}\n{code}"
 
 
-def save(kept: Kept, path: Path, size: int | None) -> None:
-    """Write the pipeline as albumentations' own JSON or YAML."""
+def own_file(kept: Kept, size: int | None, *, kind: str) -> str:
+    """The pipeline as a file of albumentations' own, of the kind json or yaml."""
     try:
         module = importlib.import_module(LIBRARY)
     except ImportError as error:
         raise ValueError(
             f"{LIBRARY} cannot be imported ({error}); install it, or write a .py file"
         ) from error
-    kind = "json" if path.suffix.lower() == ".json" else "yaml"
     layers = [built(call, module) for call in _layers(kept, size)]
-    module.save(module.Compose(layers), path, data_format=kind)
+    module.save(module.Compose(layers), text := io.StringIO(), data_format=kind)
+    return text.getvalue()
 
 
 def _layers(kept: Kept, size: int | None) -> Iterator[Call]:
