@@ -17,8 +17,7 @@ import typer
 from PIL import Image
 
 import deepaa
-from deepaa.cli import app as cli
-from deepaa.cli import doctor
+from deepaa.cli import app as cli, doctor
 from deepaa.data import load_images
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.space import CIFAR, Space

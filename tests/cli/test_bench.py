@@ -14,8 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from deepaa.cli import bench_measure as bench
-from deepaa.cli import bench_peers
+from deepaa.cli import bench_measure as bench, bench_peers
 from deepaa.cli.bench import RATES, ops_tables, print_tables
 from deepaa.cli.bench_measure import Result, Setting, ratio_to_peers
 from deepaa.cli.bench_peers import LIBRARIES, OURS, PEERS, Contestant

@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from deepaa.data.load import load_embedded
 from deepaa.data.splits import SearchSubset, Splits, check_labels, default_sizes, stratified_splits

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from forks import TORCH, Program, in_forks
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from oracle import every_row, pil_batch, random_uniform
 from torch import Tensor
 

@@ -19,8 +19,7 @@ from frequencies import Step, check_counts, our_name, outcomes, step
 from oracle import pil_batch, random_uniform
 from PIL import Image, ImageDraw, ImageOps
 from policy_text import loads
-from torchvision.transforms import InterpolationMode, autoaugment, v2
-from torchvision.transforms import functional as F
+from torchvision.transforms import InterpolationMode, autoaugment, functional as F, v2
 
 from deepaa.data.load import load_embedded
 from deepaa.ops import kernels_c, kernels_torch

@@ -22,8 +22,7 @@ import numpy as np
 import pytest
 import torch
 from frequencies import Step, check_counts, our_name, outcomes, step
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from policy_text import loads
 

@@ -11,8 +11,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from PIL.Image import Image
 
 from deepaa.ops.rng import fresh_keys, sample_keys

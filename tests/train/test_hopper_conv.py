@@ -192,8 +192,7 @@ def test_which_trainings_take_it(
 ) -> None:
     """The choice alone: what a device would be asked is answered here."""
     pytest.importorskip("triton")
-    from deepaa.train import hopper_conv as narrow_conv
-    from deepaa.train import step as train_step
+    from deepaa.train import hopper_conv as narrow_conv, step as train_step
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
     monkeypatch.setattr(torch.version, "hip", hip)

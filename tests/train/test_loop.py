@@ -14,8 +14,7 @@ from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import sample_keys
 from deepaa.policy.load import load_policy
 from deepaa.policy.policy import Policy
-from deepaa.train import batches as train_batches
-from deepaa.train import loop as training
+from deepaa.train import batches as train_batches, loop as training
 from deepaa.train.batches import ImageBatches, check_data
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import Training, evaluate, evaluate_batches

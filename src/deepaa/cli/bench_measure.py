@@ -21,7 +21,7 @@ from torch import Tensor
 from deepaa.cli.bench import title
 from deepaa.cli.bench_peers import FORMS, LIBRARIES, PER_IMAGE, Contestant, contestants
 from deepaa.data import load_embedded
-from deepaa.ops import Draw, Table, apply_batch, c_kernels_available, run_pil
+from deepaa.ops import Draw, Table, apply_batch, batch_kernels, run_pil
 from deepaa.policy import SPACES, Policy
 from deepaa.runs import processor, versions
 
@@ -152,7 +152,7 @@ def report_head(name: str, devices: Collection[str], options: dict[str, Any]) ->
         "cpu": processor(),
         "cores": os.cpu_count(),
         "threads": 1,
-        "cpu_kernels": "C" if c_kernels_available() else "torch",
+        "cpu_kernels": "C" if next(batch_kernels())[0] == "CPU compiled" else "torch",
         "load_before": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "gpu": None,
     }

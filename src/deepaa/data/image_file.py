@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.Image import DecompressionBombError, Resampling, Transpose
-from PIL.Image import Image as PilImage
+from PIL.Image import DecompressionBombError, Image as PilImage, Resampling, Transpose
 
 from deepaa.runs import apply_changes, parse_changes
 

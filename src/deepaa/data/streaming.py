@@ -12,8 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL.Image import Image as PilImage
-from PIL.Image import Resampling
+from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 

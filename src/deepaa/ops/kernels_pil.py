@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageEnhance, ImageOps
-from PIL.Image import Image as PilImage
-from PIL.Image import Resampling, Transform, Transpose
+from PIL.Image import Image as PilImage, Resampling, Transform, Transpose
 
 from deepaa.ops.plan import fill_for
 from deepaa.ops.resized_crop import resized_crop_box

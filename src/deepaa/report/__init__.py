@@ -5,64 +5,41 @@ policy or a run does not say.
 """
 
 from deepaa.report.comparison import (
-    Comparison,
-    Entry,
-    compare_policies,
-    comparison_grid,
-    comparison_lines,
-    load_entries,
-    plot_comparison,
+    Comparison as Comparison,
+    Entry as Entry,
+    compare_policies as compare_policies,
+    comparison_grid as comparison_grid,
+    comparison_lines as comparison_lines,
+    load_entries as load_entries,
+    plot_comparison as plot_comparison,
 )
-from deepaa.report.drawing import check_formats, figure_bytes, parse_formats, save_figures
-from deepaa.report.figures import plot_operations
+from deepaa.report.drawing import (
+    check_formats as check_formats,
+    figure_bytes as figure_bytes,
+    parse_formats as parse_formats,
+    save_figures as save_figures,
+)
+from deepaa.report.figures import plot_operations as plot_operations
 from deepaa.report.page import (
-    GENERATOR,
-    Options,
-    comparison_page,
-    make_figures,
-    make_page,
-    originals_of,
+    GENERATOR as GENERATOR,
+    Options as Options,
+    comparison_page as comparison_page,
+    make_figures as make_figures,
+    make_page as make_page,
+    originals_of as originals_of,
 )
-from deepaa.report.pictures import Originals, preview_grid
+from deepaa.report.pictures import Originals as Originals, preview_grid as preview_grid
 from deepaa.report.policy_tables import (
-    Renderable,
-    as_dict,
-    operation_table,
-    plural,
-    policy_lines,
-    policy_table,
+    Renderable as Renderable,
+    as_dict as as_dict,
+    operation_table as operation_table,
+    plural as plural,
+    policy_lines as policy_lines,
+    policy_table as policy_table,
 )
-from deepaa.report.run_tables import Results, Subject, read_subject, stamp
-
-__all__ = [
-    "GENERATOR",
-    "Comparison",
-    "Entry",
-    "Options",
-    "Originals",
-    "Renderable",
-    "Results",
-    "Subject",
-    "as_dict",
-    "check_formats",
-    "compare_policies",
-    "comparison_grid",
-    "comparison_lines",
-    "comparison_page",
-    "figure_bytes",
-    "load_entries",
-    "make_figures",
-    "make_page",
-    "operation_table",
-    "originals_of",
-    "parse_formats",
-    "plot_comparison",
-    "plot_operations",
-    "plural",
-    "policy_lines",
-    "policy_table",
-    "preview_grid",
-    "read_subject",
-    "save_figures",
-    "stamp",
-]
+from deepaa.report.run_tables import (
+    Results as Results,
+    Subject as Subject,
+    read_subject as read_subject,
+    stamp as stamp,
+)

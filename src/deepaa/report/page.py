@@ -12,10 +12,7 @@ from typing import Any, NamedTuple
 from PIL.Image import Image
 
 from deepaa.policy import Policy
-from deepaa.report import figures as draw
-from deepaa.report import pictures
-from deepaa.report import policy_tables as policies
-from deepaa.report import run_tables as runs
+from deepaa.report import figures as draw, pictures, policy_tables as policies, run_tables as runs
 from deepaa.report.comparison import Comparison, plot_comparison
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
 from deepaa.report.pictures import Originals

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from PIL.Image import Image as PilImage
-from PIL.Image import Resampling
+from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
 
 from deepaa.data import EMBEDDED, DataSpec, load_images

@@ -4,34 +4,28 @@ Here belongs what decides how a policy is found; the method of the paper is in
 `gradient_matching`. The options and results of `deepaa search` are the matter of `deepaa.cli`.
 """
 
-from deepaa.search.gradient_matching.rewards import SearchData
-from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
-from deepaa.search.policy_search import (
-    PolicySearch,
-    forecast,
-    run_trial,
-    trial_epochs,
-    trial_images,
+from deepaa.search.gradient_matching.rewards import SearchData as SearchData
+from deepaa.search.gradient_matching.search import (
+    LayerRecord as LayerRecord,
+    Search as Search,
+    StepRecord as StepRecord,
 )
-from deepaa.search.run import SearchProgress, SearchRequest, find_policy, open_search
-from deepaa.search.settings import PRESETS, SearchConfig, Settings, SettingsRequest
-
-__all__ = [
-    "PRESETS",
-    "LayerRecord",
-    "PolicySearch",
-    "Search",
-    "SearchConfig",
-    "SearchData",
-    "SearchProgress",
-    "SearchRequest",
-    "Settings",
-    "SettingsRequest",
-    "StepRecord",
-    "find_policy",
-    "forecast",
-    "open_search",
-    "run_trial",
-    "trial_epochs",
-    "trial_images",
-]
+from deepaa.search.policy_search import (
+    PolicySearch as PolicySearch,
+    forecast as forecast,
+    run_trial as run_trial,
+    trial_epochs as trial_epochs,
+    trial_images as trial_images,
+)
+from deepaa.search.run import (
+    SearchProgress as SearchProgress,
+    SearchRequest as SearchRequest,
+    find_policy as find_policy,
+    open_search as open_search,
+)
+from deepaa.search.settings import (
+    PRESETS as PRESETS,
+    SearchConfig as SearchConfig,
+    Settings as Settings,
+    SettingsRequest as SettingsRequest,
+)

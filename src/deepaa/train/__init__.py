@@ -4,77 +4,46 @@ Here belongs what a training does and keeps. The folder of a run is the matter o
 what a person sees of it that of `deepaa.cli`.
 """
 
-from deepaa.train.batches import ImageBatches, StreamedBatches
-from deepaa.train.config import RECIPES, Recipe, TrainConfig, find_recipe, precision_on
+from deepaa.train.batches import ImageBatches as ImageBatches, StreamedBatches as StreamedBatches
+from deepaa.train.config import (
+    RECIPES as RECIPES,
+    Recipe as Recipe,
+    TrainConfig as TrainConfig,
+    find_recipe as find_recipe,
+    precision_on as precision_on,
+)
 from deepaa.train.experiment import (
-    Experiment,
-    PolicySpec,
-    TrainRequest,
-    build_experiment,
-    runs_in,
-    space_of,
-    stored_request,
+    Experiment as Experiment,
+    PolicySpec as PolicySpec,
+    TrainRequest as TrainRequest,
+    build_experiment as build_experiment,
+    runs_in as runs_in,
+    space_of as space_of,
+    stored_request as stored_request,
 )
 from deepaa.train.loop import (
-    EpochRecord,
-    Outcome,
-    Training,
-    evaluate,
-    evaluate_streamed,
-    train_together,
+    EpochRecord as EpochRecord,
+    Outcome as Outcome,
+    Training as Training,
+    evaluate as evaluate,
+    evaluate_streamed as evaluate_streamed,
+    train_together as train_together,
 )
 from deepaa.train.results import (
-    ENOUGH,
-    RESULTS,
-    SeedFailure,
-    SeedResult,
-    percent,
-    read_results,
-    summary,
+    ENOUGH as ENOUGH,
+    RESULTS as RESULTS,
+    SeedFailure as SeedFailure,
+    SeedResult as SeedResult,
+    percent as percent,
+    read_results as read_results,
+    summary as summary,
 )
-from deepaa.train.stream_policy import crop_for
+from deepaa.train.stream_policy import crop_for as crop_for
 from deepaa.train.training_run import (
-    SeedEpoch,
-    SeedEvent,
-    SeedRequest,
-    TrainingRun,
-    train_side_by_side,
-    weights_name,
+    SeedEpoch as SeedEpoch,
+    SeedEvent as SeedEvent,
+    SeedRequest as SeedRequest,
+    TrainingRun as TrainingRun,
+    train_side_by_side as train_side_by_side,
+    weights_name as weights_name,
 )
-
-__all__ = [
-    "ENOUGH",
-    "RECIPES",
-    "RESULTS",
-    "EpochRecord",
-    "Experiment",
-    "ImageBatches",
-    "Outcome",
-    "PolicySpec",
-    "Recipe",
-    "SeedEpoch",
-    "SeedEvent",
-    "SeedFailure",
-    "SeedRequest",
-    "SeedResult",
-    "StreamedBatches",
-    "TrainConfig",
-    "TrainRequest",
-    "Training",
-    "TrainingRun",
-    "build_experiment",
-    "crop_for",
-    "evaluate",
-    "evaluate_streamed",
-    "find_recipe",
-    "percent",
-    "precision_on",
-    "read_results",
-    "runs_in",
-    "space_of",
-    "stored_request",
-    "summary",
-    "train_side_by_side",
-    "train_together",
-    "weights_name",
-]

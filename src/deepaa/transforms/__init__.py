@@ -4,6 +4,7 @@ Here belongs what accepts images in the forms that people have. What is drawn fo
 matter of `deepaa.policy`.
 """
 
-from deepaa.transforms.transform import AugmentedDataset, DeepAutoAugment
-
-__all__ = ["AugmentedDataset", "DeepAutoAugment"]
+from deepaa.transforms.transform import (
+    AugmentedDataset as AugmentedDataset,
+    DeepAutoAugment as DeepAutoAugment,
+)
