@@ -60,6 +60,22 @@ def check_device(device: str) -> None:
         raise ValueError(f"--device {device}: torch finds no CUDA device here")
 
 
+@contextmanager
+def joined(device: str) -> Iterator[torch.device]:
+    """The device of this process, which works with the others of torchrun until the block ends."""
+    try:
+        check_device(device)
+    except ValueError as error:  # found by every process, and said by the first
+        several = os.environ.get("WORLD_SIZE", "") not in ("", "0", "1")
+        if several and os.environ.get("RANK", "0") != "0":
+            raise OtherRankError(str(error)) from None
+        raise
+    try:
+        yield init(device)
+    finally:
+        shutdown()
+
+
 def rank() -> int:
     """The number of this process, 0 for the only one."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -128,6 +144,8 @@ def _clear_errors() -> Iterator[None]:
 
 class OtherRankError(ValueError):
     """Another process failed, and says why."""
+
+    said_elsewhere = True
 
 
 def run_on_main(work: Callable[[], T]) -> T | None:

@@ -91,9 +91,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         message, code = _explained(error)
         # of several processes, all of which find a wrong option, the first says it
         several = os.environ.get("WORLD_SIZE", "") not in ("", "0", "1")
-        if not (
-            several and hasattr(error, "format_message") and os.environ.get("RANK", "0") != "0"
-        ):
+        other = several and os.environ.get("RANK", "0") != "0"
+        wrong_option = hasattr(error, "format_message")
+        if not ((other and wrong_option) or getattr(error, "said_elsewhere", False)):
             typer.echo(f"error: {' '.join(message.split())}", err=True)
         return code
 

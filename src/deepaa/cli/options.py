@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-
-if TYPE_CHECKING:
-    import torch
 
 NOTHING: Any = []
 """The default of an option that may be repeated; typer reads it, nobody writes to it."""
@@ -121,23 +117,6 @@ TensorBoard = Annotated[
         "--tensorboard", help="Log to the run's folder tensorboard too; the history is always kept."
     ),
 ]
-
-
-@contextmanager
-def joined_processes(context: typer.Context, device: str) -> Iterator[torch.device]:
-    """The device of this process while it works with the others that torchrun started."""
-    from deepaa.distributed import OtherRankError, check_device, init, shutdown
-
-    try:
-        check_device(device)
-    except ValueError as error:  # in every process, of which one says it
-        raise typer.BadParameter(str(error), context) from None
-    try:
-        yield init(device)
-    except OtherRankError:
-        raise typer.Exit(2) from None  # another process says why
-    finally:
-        shutdown()
 
 
 def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:

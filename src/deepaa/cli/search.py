@@ -114,7 +114,7 @@ def search(
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
     from deepaa.data import DataSpec
-    from deepaa.distributed import is_main, run_on_all
+    from deepaa.distributed import is_main, joined, run_on_all
     from deepaa.ops import import_operations
     from deepaa.runs import StopRequest
     from deepaa.search import SearchRequest, SettingsRequest, forecast, open_search
@@ -145,7 +145,7 @@ def search(
         )
 
     stop, folder = StopRequest(), resume or out
-    with options.joined_processes(context, device) as where:
+    with joined(device) as where:
         request = run_on_all(requested)
         with open_search(
             request,

@@ -157,7 +157,7 @@ def train(
     """
     from deepaa.cli.train_run import RunOptions, run_trainings
     from deepaa.data import DataSpec, absolute_source
-    from deepaa.distributed import run_on_all
+    from deepaa.distributed import joined, run_on_all
     from deepaa.train import PolicySpec, SeedRequest, TrainRequest, runs_in, stored_request
 
     params = context.params
@@ -183,7 +183,7 @@ def train(
         )
         return _for_each_policy(request, policy)
 
-    with options.joined_processes(context, device) as where:
+    with joined(device) as where:
         asked = run_on_all(lambda: SeedRequest(seeds, tuple(seed), resume is not None))
         run_options = RunOptions(resume or out, asked, **{name: params[name] for name in OF_RUN})
         run_trainings(run_on_all(requested), run_options, where)
