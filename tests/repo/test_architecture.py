@@ -23,7 +23,7 @@ PACKAGES = {
     "search": "ops policy data models train runs distributed",
     "report": "ops policy data train search runs",
     "export": "ops policy runs",
-    "cli": "ops policy transforms data models train search report export runs distributed",
+    "cli": "ops policy data models train search report export runs distributed",
 }
 """Each package, and those that it may import."""
 # what a person who only applies policies needs may not pull these in
