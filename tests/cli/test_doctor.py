@@ -5,7 +5,7 @@ import torch
 
 from deepaa.cli import doctor
 from deepaa.ops import CIFAR
-from deepaa.ops.selfcheck import Difference
+from deepaa.ops.selfcheck import PixelDifference
 from deepaa.report.policy_tables import as_dict
 from deepaa.runs import versions
 
@@ -21,7 +21,7 @@ from deepaa.runs import versions
     ],
 )
 def test_only_what_a_fused_pillow_explains_is_excused(monkeypatch, amount, name, fused, status):
-    difference = Difference(3 * amount, 100, (name,), amount)
+    difference = PixelDifference(3 * amount, 100, (name,), amount)
     monkeypatch.setattr("deepaa.ops.compare_with_pillow", lambda *_: difference)
     found, detail = doctor._equality(CIFAR, [], "cpu", lambda *_: None, fused=fused)
     assert found == status

@@ -133,9 +133,8 @@ def _numbers(name: str, u: list[float]) -> list[list[float]]:
     return [[(x + 0.5) / steps, (y + 0.5) / steps] for x in range(steps) for y in range(steps)]
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # lines of src/deepaa/export/measured.toml
     for way in WAYS:
-        print(f'    "{way}": {{')  # noqa: T201
+        print(f'[measured."{way}"]')  # noqa: T201
         for name, (share, mean) in measure(way).items():
-            print(f'        "{name}": Difference({share}, {mean}),')  # noqa: T201
-        print("    },")  # noqa: T201
+            print(f"{name} = [{share}, {mean}]")  # noqa: T201

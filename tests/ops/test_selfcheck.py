@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from deepaa.ops.apply import apply_batch, apply_torch
-from deepaa.ops.selfcheck import Difference, compare_with_pillow, pillow_rounds_blends
+from deepaa.ops.selfcheck import PixelDifference, compare_with_pillow, pillow_rounds_blends
 from deepaa.ops.space import CIFAR, IMAGENET
 
 
@@ -24,7 +24,7 @@ SAMPLES = [noise(2, 3, 12, 9), noise(1, 1, 8, 8)]
 @pytest.mark.parametrize("apply", [apply_batch, apply_torch], ids=["default", "torch"])
 def test_kernels_equal_pillow(space, apply):
     values = 139 * sum(sample.numel() for sample in SAMPLES)
-    assert compare_with_pillow(space, SAMPLES, "cpu", apply) == Difference(0, values, (), 0)
+    assert compare_with_pillow(space, SAMPLES, "cpu", apply) == PixelDifference(0, values, (), 0)
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from deepaa.train.results import (
     SeedFailure,
     SeedResult,
     document,
-    percent,
+    mean_in_percent,
     read_results,
     summary,
     t_quantile,
@@ -74,8 +74,8 @@ def test_summaries():
     found = summary([0.9, 0.92])
     assert found.mean == pytest.approx(0.91)
     assert found.half_width == pytest.approx(12.7062 * 0.01, rel=1e-4)  # 0.01 = sd / sqrt(2)
-    assert percent(found) == "91.00 +- 12.71"
-    assert percent(summary([0.9637])) == "96.37"
+    assert mean_in_percent(found) == "91.00 +- 12.71"
+    assert mean_in_percent(summary([0.9637])) == "96.37"
     with pytest.raises(ValueError, match="at least one data point"):
         summary([])
 

@@ -36,7 +36,7 @@ from deepaa.train import (
     TrainingRun,
     TrainRequest,
     build_experiment,
-    percent,
+    mean_in_percent,
     summary,
     train_side_by_side,
     weights_name,
@@ -231,7 +231,7 @@ def _print_seeds(training: TrainingRun, out: Path) -> int:
         count, found = len(results), summary([result.accuracy for result in results])
         seeds = "1 seed, so no interval" if count == 1 else f"{count} seeds, 95 % confidence"
         weights = weights_name("*" if count > 1 else results[0].seed)
-        mean = f"\nmean    {percent(found)} % ({seeds})\n"
+        mean = f"\nmean    {mean_in_percent(found)} % ({seeds})\n"
         typer.echo(f"{mean}results {out / RESULTS}\nweights {out / weights}")
     return len(results)
 
@@ -244,7 +244,7 @@ def _print_runs(trainings: Mapping[str, TrainingRun], out: Path) -> int:
     for name, training in trainings.items():
         values = [result.accuracy for result in sorted(training.results)]
         counts.append(len(values))
-        mean = percent(summary(values)) if values else "-"
+        mean = mean_in_percent(summary(values)) if values else "-"
         each = " ".join(f"{100 * value:.2f}" for value in values)
         failed = f" ({len(training.failures)} failed)" if training.failures else ""
         typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")

@@ -24,7 +24,7 @@ from deepaa.ops.space import Space, Table
 Apply = Callable[[Tensor, Draw, Table], Tensor]
 
 
-class Difference(NamedTuple):
+class PixelDifference(NamedTuple):
     """How far batched results are from Pillow's."""
 
     differing: int
@@ -48,7 +48,7 @@ def batch_kernels() -> Iterator[tuple[str, str, Apply]]:
 
 def compare_with_pillow(
     space: Space, samples: Sequence[Tensor], device: str = "cpu", apply: Apply = apply_batch
-) -> Difference:
+) -> PixelDifference:
     """The difference of `apply` from Pillow over every transformation of the space.
 
     Args:
@@ -74,7 +74,7 @@ def compare_with_pillow(
         values += want.numel()
         for i in unequal.nonzero()[:, 0].tolist():
             wrong[space.table.rows[int(draw.choice[i, 0])].operation.name] = None
-    return Difference(differing, values, tuple(wrong), largest)
+    return PixelDifference(differing, values, tuple(wrong), largest)
 
 
 def pillow_rounds_blends() -> bool:

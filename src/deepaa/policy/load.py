@@ -263,7 +263,7 @@ def _load(
     if ref.path is None:
         name = str(ref.name)
         if (shipped := shipped_policies().get(name)) is not None:
-            return read_json(shipped.read_text("utf-8"), name, operations)
+            return read_policy_text(shipped.read_text("utf-8"), name, operations)
         entry, given = GENERATED[name], dict(ref.arguments)
         if space is not None and "space" in entry.parameters:
             given.setdefault("space", space)
@@ -284,10 +284,10 @@ def _load(
         return Loaded(foreign.read_log(text, source, over), defaults=True, over=over)
     if ref.name == PBA:
         raise PolicyFileError(f"{source}: not a log of PBA; other files need no {PBA}: before")
-    return read_json(text, source, operations)
+    return read_policy_text(text, source, operations)
 
 
-def read_json(text: str, source: str, operations: Sequence[Operation] = ()) -> Loaded:
+def read_policy_text(text: str, source: str, operations: Sequence[Operation] = ()) -> Loaded:
     """The policy in JSON text: this package's format or a list of sub-policies.
 
     Args:

@@ -34,7 +34,7 @@ from deepaa.train.results import (
     RESULTS as RESULTS,
     SeedFailure as SeedFailure,
     SeedResult as SeedResult,
-    percent as percent,
+    mean_in_percent as mean_in_percent,
     read_results as read_results,
     summary as summary,
 )

@@ -245,7 +245,7 @@ class ExperimentImages:
         return ImageBatches(*copy, policy, config, device, shared=True, workers=workers)
 
 
-def read_images(
+def images_in_memory(
     spec: DataSpec, test: str | None, holdout: float | None, *, download: bool, workers: int
 ) -> ExperimentImages:
     """All images, read; one process downloads them, the others find them."""

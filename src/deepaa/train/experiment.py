@@ -18,7 +18,7 @@ from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_mo
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, compared_policy, dumps, load_policy
 from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain
-from deepaa.train.batches import ExperimentImages, ImageBatches, read_images, stream_images
+from deepaa.train.batches import ExperimentImages, ImageBatches, images_in_memory, stream_images
 from deepaa.train.config import (
     Normalisation,
     Recipe,
@@ -298,7 +298,7 @@ def build_experiment(
         images = stream_images(request.data, crop_for(policy), known, **options)
     elif images is None:
         where = request.data, request.test, request.holdout
-        images = read_images(*where, download=download, workers=workers or 0)
+        images = images_in_memory(*where, download=download, workers=workers or 0)
     sample, shape = images.sample, list(images.sample.images.shape[1:])
     if request.stream and request.normalisation is None:
         # for the record, and for seeds that join later; rounded to what a sample can tell

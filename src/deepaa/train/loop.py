@@ -60,7 +60,7 @@ class Training:
         self.model = unwrap_compiled(model).to(batches.device)
         self.batches, self.config, self.device = batches, config, batches.device
         blank = torch.zeros(1, *batches.image_shape, dtype=torch.uint8, device=self.device)
-        self.outputs = check_model(self.model, blank, batches.labels)
+        self.outputs = count_outputs(self.model, blank, batches.labels)
         """How many outputs the network has."""
         if config.channels_last:
             self.model.to(memory_format=torch.channels_last)
@@ -266,7 +266,7 @@ def evaluate_batches(
         for number, (some, truth) in enumerate(batches):
             images, truth = some.to(device), truth.to(device)
             if number == 0:
-                right = loss_sum.new_zeros(check_model(model, images[:1], labels))
+                right = loss_sum.new_zeros(count_outputs(model, images[:1], labels))
             logits = model(images).float()
             loss_sum += F.cross_entropy(logits, truth, reduction="sum").double()
             right.index_add_(0, truth, (logits.argmax(1) == truth).double())
@@ -282,7 +282,7 @@ def evaluate_streamed(model: nn.Module, images: StreamedImages, *, batch: int = 
     return evaluate_batches(model, parts, images.labels)
 
 
-def check_model(model: nn.Module, image: Tensor, labels: Tensor) -> int:
+def count_outputs(model: nn.Module, image: Tensor, labels: Tensor) -> int:
     """The number of outputs of a model that can take the images and has enough for the labels.
 
     Args:

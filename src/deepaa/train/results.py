@@ -161,7 +161,7 @@ def read_results(path: str | Path) -> tuple[list[SeedResult], dict[str, Any]]:
         raise ValueError(f"{path}: damaged: {error}") from error
 
 
-def percent(found: Summary) -> str:
+def mean_in_percent(found: Summary) -> str:
     """The mean in percent, with its interval if there is one: 96.37 +- 0.12."""
     text = f"{100 * found.mean:.2f}"
     return text if found.half_width is None else f"{text} +- {100 * found.half_width:.2f}"
