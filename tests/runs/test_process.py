@@ -27,6 +27,7 @@ from deepaa.runs.process import (
     StopRequest,
     duration,
     in_notebook,
+    is_in_use,
     is_interactive,
     lock_folder,
 )
@@ -183,6 +184,24 @@ def test_a_lock_file_that_is_removed_while_it_is_opened(
     monkeypatch.setattr(run_process, "_is_file_at", lambda descriptor, path: False)
     with pytest.raises(RunError, match="comes and goes"):
         lock_folder(tmp_path)
+
+
+def test_whether_another_process_works_in_a_folder(tmp_path: Path) -> None:
+    assert not is_in_use(tmp_path)
+    lock = lock_folder(tmp_path)
+    assert not is_in_use(tmp_path)  # this one does
+    lock.release()
+    here, parent = socket.gethostname(), os.getppid()
+    start = run_process._process_start(parent)
+    for pid, host, began, expected in (
+        (parent, here, start, True),
+        (parent, here, 1, False),  # its number went to another process
+        (parent, here, None, True),  # it cannot be told, so it may be
+        (2**22 + 1, here, None, False),  # no such process
+        (parent, "elsewhere", None, True),
+    ):
+        sign(tmp_path, pid=pid, host=host, process_start=began)
+        assert is_in_use(tmp_path) is expected, (pid, host, began)
 
 
 def crowd(folder: Path, seconds: float) -> int:

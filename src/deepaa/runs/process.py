@@ -50,7 +50,7 @@ class FolderLock:
         if self._descriptor is None or self._owner != os.getpid():
             return
         with suppress(OSError):  # the folder may be gone: nothing is left to give back
-            self._path.unlink(missing_ok=True)  # before the lock goes, or it could be another's
+            self._path.unlink()  # before the lock goes, or it could be another's
         os.close(self._descriptor)
         self._descriptor = None
         _HELD.discard(self._path)
