@@ -38,13 +38,15 @@ def colour(images: Tensor, fill: Any) -> Tensor:
     return torch.tensor(values, dtype=images.dtype, device=images.device).view(-1, 1, 1) / 255
 
 
-def warp(images: Tensor, fill: Any, rows: list[Any], **how: str) -> Tensor:
+def warp(
+    images: Tensor, fill: Any, rows: list[Any], mode: str = "nearest", padding_mode: str = "zeros"
+) -> Tensor:
     """The images under the matrix [[a, b, c], [d, e, f]], from source to result, in pixels."""
     one = torch.ones(len(images), dtype=images.dtype, device=images.device)
     matrix = torch.stack([one * value for value in rows], 1).view(-1, 2, 3)
     paint = colour(images, fill)  # outside the image there are zeros, so fill is made zero
-    how = how or {"mode": "nearest"}
-    return geometry.warp_affine(images - paint, matrix, images.shape[2:], **how) + paint
+    size = (images.shape[2], images.shape[3])
+    return geometry.warp_affine(images - paint, matrix, size, mode, padding_mode) + paint
 
 
 def shift(m: Tensor, length: int) -> Tensor:
