@@ -3,12 +3,16 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
 from deepaa import CIFAR, IMAGENET, Operation, Space, Transformation
+from deepaa.ops import import_operations
 from deepaa.ops.space import BUILTIN, Row, Table
 
 # The paper's table of ranges (Appendix, "standard augmentation space"), typed from the paper.
@@ -256,3 +260,22 @@ def test_what_an_own_pil_kernel_gives_is_checked(kernel: object) -> None:
     image, draw = Image.new("RGB", (4, 4)), Policy.uniform(space, 1).sample(1)
     with pytest.raises(ValueError, match=r"operation 'own' gave .*expected a PIL image"):
         apply_pil(image, draw, space)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("3", "own_values:VALUE is 3, expected an Operation or a list of them"),
+        ("'ab'", "own_values:VALUE is 'ab', expected an Operation or a list of them"),
+        ("[3]", "own_values:VALUE holds 3, expected an Operation"),
+    ],
+)
+def test_what_is_imported_must_be_operations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    (tmp_path / "own_values.py").write_text(f"VALUE = {value}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_values", raising=False)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        import_operations(["own_values:VALUE"])
+    sys.modules.pop("own_values", None)
