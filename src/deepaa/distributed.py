@@ -112,7 +112,12 @@ def all_gather(value: T) -> list[T]:
 
 def any_rank(flag: bool) -> bool:
     """Whether `flag` is true in any process; all of them must ask at the same place."""
-    return any(all_gather(flag))
+    if world_size() == 1:
+        return flag
+    raised = torch.tensor(int(flag))  # not pickled: this is asked in every step
+    with _clear_errors():
+        dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+    return bool(raised)
 
 
 def broadcast(value: T) -> T:

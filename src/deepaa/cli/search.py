@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -260,7 +261,8 @@ def _verify(
     rows: list[dict[str, Any]] = []
     try:
         for result in run_trial(search, trial, epochs, lambda: stop.requested):
-            rows.append(result._asdict())
+            loss = result.loss if math.isfinite(result.loss) else None  # as JSON has it
+            rows.append({**result._asdict(), "loss": loss})
             accuracy = f"{100 * result.accuracy:.1f} %"
             typer.echo(f"{result.name:16}{accuracy:>10}{result.loss:8.3f}{result.seconds:9.0f}")
     except StopAskedError:

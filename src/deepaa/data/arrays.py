@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,11 +112,13 @@ def check_memory(needed: int, what: str) -> None:
 
 
 def available_memory() -> int | None:
-    """Bytes of free memory; None where the system does not say, as outside of Linux."""
+    """Bytes of free memory; of all memory outside of Linux, None where the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return None
+        if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
+            return None
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return next((int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line), None)
 
 
@@ -156,7 +159,11 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
         if len(images) != len(labels):
             raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
         if "class_names" in data.files:
-            names = tuple(map(str, _array(data, "class_names")))
+            found = _array(data, "class_names")
+            if found.ndim != 1 or found.dtype.kind != "U":
+                got = f"{found.dtype} of shape {found.shape}"
+                raise ValueError(f"class_names holds {got}, expected strings")
+            names = tuple(map(str, found))
             check_labels(labels, len(names), y)
         else:
             classes = check_labels(labels, place=y)
@@ -301,7 +308,7 @@ def _pixels(image: Any) -> Pixels:
         return np.asarray(to_rgb(image))
     if isinstance(image, Tensor) and image.dtype == torch.uint8 and image.ndim == 3:
         if image.shape[0] in (1, 3):
-            return image.permute(1, 2, 0).numpy()
+            return image.permute(1, 2, 0).numpy().copy()  # a copy: a data set may reuse its tensor
         raise ValueError(f"a tensor should be (1 or 3, H, W), got {tuple(image.shape)}")
     without = "; leave out the transform" if isinstance(image, Tensor) else ""
     raise TypeError(f"expected a PIL image or a uint8 tensor (C, H, W){without}")

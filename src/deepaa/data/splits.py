@@ -232,7 +232,7 @@ class SearchSubset(NamedTuple):
         The spare ones stand in for files that turn out to be bad.
         """
         sizes, every = self.part_sizes(labels), torch.as_tensor(labels)
-        if sum(sizes) >= len(every):
+        if sum(sizes) == len(every):
             return None
         parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
         wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
@@ -278,9 +278,6 @@ def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) ->
     if len(sizes) != 3 or any(type(size) is not int or size < 0 for size in sizes):
         numbers = "numbers of images for pretrain, search and validation"
         raise ValueError(f"sizes should be {numbers}, got {sizes}")
-    if not 0 < sum(sizes) <= sum(counts):
-        have = f"{sum(sizes):,} images; the data set has {sum(counts):,}"
-        raise ValueError(f"sizes {tuple(sizes)} are {have}")
     for part, size in zip(Splits._fields, sizes, strict=True):
         if 0 < size < len(counts):
             raise ValueError(
@@ -294,6 +291,9 @@ def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) ->
             f"{parts} disjoint parts need at least {parts} images of every class; "
             f"too few in: {listed(few)}"
         )
+    if not 0 < sum(sizes) <= sum(counts):
+        have = f"{sum(sizes):,} images; the data set has {sum(counts):,}"
+        raise ValueError(f"sizes {tuple(sizes)} are {have}")
 
 
 def _members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:

@@ -3,8 +3,6 @@
 The differences are in measured.toml beside this file.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

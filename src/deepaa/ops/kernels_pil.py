@@ -4,8 +4,6 @@ Every kernel is `(image, magnitude, uniforms, **options) -> image`: randomness c
 in [0, 1), nothing is drawn here, and the input is never written to. Modes are RGB and L.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ The box is computed for one image in plain Python, and for many in the same IEEE
 exponentials taken on the host, so that both give the same integers on every device.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

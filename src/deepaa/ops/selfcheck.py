@@ -1,7 +1,5 @@
 """Every kernel of this machine compared with Pillow, which defines the operations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ All of them are rows and probabilities for the same kernels. A translation that 
 pixels becomes the fraction that is those pixels at the side of the data set it was made for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any, Literal, NamedTuple

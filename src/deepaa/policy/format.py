@@ -137,7 +137,7 @@ def read_document(document: Value, operations: Sequence[Operation] = ()) -> Poli
     if len(items) == 1:  # most policies have one phase, and then errors need not name it
         items = [replace(items[0], path=())]
     schedule = [_phase(item, table) for item in items]
-    with document.checks():
+    with phases.checks():
         return Policy(table, schedule=schedule, info=notes)
 
 

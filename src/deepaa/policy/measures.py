@@ -1,7 +1,5 @@
 """How far policies are from each other, and how much of an image they hide."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

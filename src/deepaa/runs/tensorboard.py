@@ -1,7 +1,5 @@
 """Records of searches and trainings for TensorBoard, as they come."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -83,7 +83,7 @@ class Training:
         assert record is not None
         return record
 
-    def steps(self) -> Iterator[EpochRecord | None]:
+    def steps(self) -> Generator[EpochRecord | None, None, None]:
         """One epoch that pauses after each step it has started, for trainings that take turns.
 
         Yields None for each step, and the record of the epoch at the end.
@@ -210,7 +210,7 @@ def train_together(trainings: Sequence[Training]) -> Iterator[list[Outcome]]:
                     outcomes[place] = error
                     failed.add(place)
                 if outcomes[place] is not None:
-                    del running[place]
+                    running.pop(place).close()  # or its last batch would be kept while others save
                 if own is not None and place in fresh:
                     own.synchronize()  # the others use the policy's tables that it has sent
                     fresh.discard(place)

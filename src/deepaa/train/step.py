@@ -65,6 +65,11 @@ class Sgd:
         else:
             self.rate = rate
 
+    def zero_grad(self) -> None:
+        """Forget the gradients; `Module.zero_grad` walks all modules, twenty times slower."""
+        for p in self.weights:
+            p.grad = None
+
     def step(self) -> None:
         """Update all weights that have a gradient."""
         for weights, decay in self._groups:
@@ -136,7 +141,7 @@ class Step:
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
         if len(images) != total:
             loss = loss * (len(images) / total)
-        self.model.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         norm = self._clip_gradient()
         self.optimizer.step()
@@ -208,7 +213,7 @@ class RecordedStep(Step):
                         self.run(*arguments)
             finally:  # steps before an error may still be writing what is put back
                 torch.cuda.current_stream().wait_stream(stream)
-            self.model.zero_grad()  # the graph owns its gradients
+            self.optimizer.zero_grad()  # the graph owns its gradients
             current = torch.cuda.current_stream()
             try:
                 with torch.cuda.graph(graph, stream=stream):

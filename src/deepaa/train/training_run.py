@@ -170,8 +170,7 @@ class TrainingRun:
         self.results, self.failures = self.history.results, self.history.failures
         """The seeds that are done, in the order in which they ended, and those that failed."""
         self._is_saved, self._saved_at = True, time.monotonic()
-        if self.run is not None:
-            experiment.write_inputs(self.run)
+        distributed.run_on_main(lambda: experiment.write_inputs(run) if run else None)
 
     @property
     def pending(self) -> list[int]:
