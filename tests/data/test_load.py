@@ -796,3 +796,21 @@ def test_a_caller_may_write_to_what_it_got():
     again = load_embedded()
     assert torch.equal(again.train_images, before)
     assert again.train_labels[:3].tolist() == [0, 1, 2]
+
+
+class ReusedTensor(torch.utils.data.Dataset[Any]):
+    """Gives the same tensor each time, with other values."""
+
+    def __init__(self) -> None:
+        self.buffer = torch.zeros(3, 4, 4, dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.buffer.fill_(index * 20), index % 2
+
+
+def test_a_data_set_may_reuse_its_tensor() -> None:
+    images = as_images(ReusedTensor()).images
+    assert images[:, 0, 0, 0].tolist() == [0, 20, 40, 60, 80, 100]
