@@ -22,6 +22,7 @@ import pytest
 import torch
 from blobs import Net, blobs, trained
 from PIL import Image
+from processes import read_terminal
 from safetensors.torch import save_file
 
 import deepaa
@@ -244,17 +245,8 @@ def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
     outer, inner = pty.openpty()
     process = start(*TINY, "--out", "run", stderr=inner)
     os.close(inner)
-    shown = b""
-    while True:
-        try:
-            part = os.read(outer, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        shown += part
+    text = read_terminal(outer)
     process.communicate(timeout=60)
-    text = shown.decode()
     assert process.returncode == 0
     assert text.count("\r\x1b[2Kpre-training") == 2
     assert text.count("\r\x1b[2Klayer") >= 6

@@ -20,6 +20,7 @@ import pytest
 import typer
 from blobs import blobs
 from PIL import Image
+from processes import read_terminal
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
@@ -734,17 +735,8 @@ def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
     outer, inner = pty.openpty()
     process = start(*TINY, "--policy", "none", "--seeds", 2, "--out", "run", stderr=inner)
     os.close(inner)
-    shown = b""
-    while True:
-        try:
-            part = os.read(outer, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        shown += part
+    text = read_terminal(outer)
     process.communicate(timeout=60)
-    text = shown.decode()
     assert process.returncode == 0
     assert text.count("\r\x1b[2Kseed 0  epoch") == text.count("\r\x1b[2Kseed 1  epoch") == 2
     assert text.count(" done: test accuracy") == 2

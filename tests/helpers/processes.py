@@ -41,6 +41,20 @@ def _running(session: str) -> list[str]:
     return found
 
 
+def read_terminal(descriptor: int) -> str:
+    """All that a program writes to a pseudo terminal until it closes its end."""
+    shown = b""
+    while True:
+        try:
+            part = os.read(descriptor, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    return shown.decode()
+
+
 def run_group(
     words: Sequence[str], *, text: str, environment: dict[str, str], timeout: float
 ) -> subprocess.CompletedProcess[str]:
