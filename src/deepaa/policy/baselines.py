@@ -6,6 +6,7 @@ pixels becomes the fraction that is those pixels at the side of the data set it 
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -123,6 +124,29 @@ def rand_augment(n: int = 2, m: int = 9, space: SpaceName = "cifar") -> Policy:
         "enhance": (0.1, 1.9, 1.0, [1 + at(0.0, 0.9), 1 - at(0.0, 0.9)]),
     }
     return _layers(_mixture(_fourteen(ranges)), n)
+
+
+def timm_rand_augment() -> Policy:
+    """RandAugment as timm's recipes run it, `rand-m9-mstd0.5-inc1`, at the same fractions anywhere.
+
+    Two times one of its operations with probability 1/2, at a normal level about 9 of 10, here one
+    of nine equally likely ones. Its solarize_add is no operation of this package: one of fourteen is
+    drawn instead of one of fifteen.
+    """
+    normal, count = NormalDist(9.0, 0.5), 9
+    shares = [min(normal.inv_cdf((k + 0.5) / count), 10.0) / 10 for k in range(count)]
+    plain = ("auto_contrast", "equalize", "invert")
+    ranges = {
+        "shear": _both(0.3, [0.3 * share for share in shares]),
+        "translate": _both(0.45, [0.45 * share for share in shares]),
+        "rotate": _both(30.0, [30.0 * share for share in shares]),
+        "solarize": (0.0, 256.0, 256.0, [256.0 - int(256 * share) for share in shares]),
+        "posterize": (1.0, 8.0, 8.0, [4.0 - int(4 * share) for share in shares]),
+        "enhance": (0.1, 1.9, 1.0, [1 + sign * 0.9 * s for s in shares for sign in (1, -1)]),
+    }
+    graded = [part for part in _fourteen(ranges) if part.magnitudes != (None,)]
+    rows = _mixture([*(Levels(Operation(name)) for name in plain), *graded])
+    return _layers({IDENTITY: 0.5} | {row: share / 2 for row, share in rows.items()}, 2)
 
 
 def trivial_augment(space: SpaceName = "cifar") -> Policy:

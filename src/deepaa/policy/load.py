@@ -115,6 +115,9 @@ GENERATED: Mapping[str, Generated] = {
         baselines.rand_augment,
         ("n", "m", "space"),
     ),
+    "timm-randaugment": _on_defaults(
+        "timm's rand-m9-mstd0.5-inc1, without solarize_add", baselines.timm_rand_augment
+    ),
     "uniformaugment": _on_defaults(
         "2 of 15 operations, each half the time, any strength", baselines.uniform_augment, ("n",)
     ),

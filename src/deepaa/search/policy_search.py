@@ -1,40 +1,35 @@
 """A whole search on images in memory: splits, a pre-trained network, layers, the files of a run.
 
 A run can be stopped at any time and goes on from its newest checkpoint; on CPU it then ends with
-the same policy, bit for bit. `forecast` says before what it would cost, `run_trial` compares the
-policy afterwards with what people use otherwise, in short trainings.
+the same policy, bit for bit.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, TrainTest, checked, default_sizes, stratified_splits
-from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
-from deepaa.ops import CIFAR, IMAGENET, Space
-from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
-from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
+from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
+from deepaa.models import copy_model, default_model, frozen_copy, load_model
+from deepaa.ops import Space
+from deepaa.policy import DROPPED_IDENTITY, Policy, load_policy
+from deepaa.runs import Run, RunError, StopAskedError, part_of, read_json
+from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
+from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
-ENOUGH_SECONDS = 0.3
-"""Seconds of work that show the speed of a network."""
-LEAST_PASSES = 20 * 4000
-"""Images through the network in each training of a comparison, at least."""
+FOUND_FILE = "found.json"
+"""What the search found, whatever the contest behind it makes of it."""
 
 
 class PolicySearch:
@@ -72,6 +67,10 @@ class PolicySearch:
         if self.run is not None and (saved := self.run.latest()) is not None:
             phase, state = saved.position["phase"], saved.tensors
         self._phase, self._state = distributed.broadcast((phase, state))
+        self.later_state: dict[str, Tensor] = {}
+        """The state of a contest that has begun behind the search."""
+        if self._phase not in ("pretrain", "search"):
+            self.later_state, self._state = self._state, {}
         classes = len(data.class_names)
         sizes = sizes or default_sizes(len(data.labels), classes, pretrains=self.pretrains)
         kept = distributed.from_main(self._kept_splits)
@@ -82,13 +81,14 @@ class PolicySearch:
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
         if model is None:
-            name = self.proxy.model or default_model(data.images, self.device)
             images = data.images[self.splits.pretrain]
-            self.model = load_model(name, images, classes, search.seed).to(self.device)
+            self.model = load_model(self.network_name, images, classes, search.seed).to(self.device)
         else:
             self.model = copy_model(model).to(self.device)
+        self.given = model
+        """The user's own network."""
         self.search: Search | None = None
-        self.stopped, self._stop, self._saved = False, stop, time.monotonic()
+        self.stopped, self.stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         if self.run is not None:
             if kept is None:
@@ -115,6 +115,9 @@ class PolicySearch:
     @property
     def policy(self) -> Policy:
         """The layers found so far, with what they were found on."""
+        if self.search is None and self.later_state and self.run is not None:
+            own = [op for op in self.space.operations if op.is_custom]
+            return load_policy(self.run.folder / FOUND_FILE, own)
         if self.search is None:
             return Policy.identity(self.space, 0)
         found = self.search.policy
@@ -129,6 +132,11 @@ class PolicySearch:
             info[DROPPED_IDENTITY] = f"{share:.4f}"
         return Policy(found.table, found.phases[0].stages, info=info)
 
+    @property
+    def network_name(self) -> str:
+        """The network that is trained where none is given."""
+        return self.proxy.model or default_model(self.data.images, self.device)
+
     def check_model(self) -> None:
         """Refuse a network that cannot be searched with, before it is trained for it."""
         frozen = frozen_copy(self.model).to(self.device)
@@ -140,6 +148,8 @@ class PolicySearch:
 
     def __iter__(self) -> Iterator[Record]:
         """Pre-train, search and write the policy; records as they come."""
+        if self.later_state:
+            return
         try:
             if self._phase == "pretrain":
                 self.check_model()
@@ -151,7 +161,7 @@ class PolicySearch:
             self.stopped = True
             return
         if self.run is not None:
-            self.policy.save(self.run.folder / POLICY)
+            self.policy.save(self.run.folder / FOUND_FILE)
 
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
@@ -199,7 +209,7 @@ class PolicySearch:
             self._check_stop()
 
     def _check_stop(self) -> None:
-        if distributed.any_rank(self._stop()):
+        if distributed.any_rank(self.stop()):
             raise StopAskedError
 
     # Saving
@@ -237,153 +247,3 @@ def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTA
     have = {op.name: op for op in space.operations}
     wanted = [have[name] for name in names if name in have]
     return Policy.always(*wanted) if wanted else Policy.identity(space)
-
-
-# What a search costs
-
-
-def forecast(search: PolicySearch) -> dict[str, str]:
-    """What a search would do and what it would cost, a text for each subject."""
-    search.check_model()
-    data, device, space = search.data, search.device, search.space
-    images, labels = data.images[:256].to(device), data.labels[:256].to(device)
-    frozen = optimized_copy(frozen_copy(search.model), images[:2], labels[:2])
-    each = seconds_per_pass(frozen, images, labels)
-    passes = search.config.passes_left(len(space))
-    counts = {name: len(part) for name, part in search.splits._asdict().items()}
-    training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
-    seconds = (passes + training) * each
-    shape = " x ".join(map(str, data.images.shape[1:]))
-    weights = sum(p.numel() for p in search.model.parameters())
-    memory = memory_needed(search.config, frozen, images, len(space))
-    lines = {
-        "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
-        f"{len(data.class_names)} classes",
-        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        + f"; {search.config.heldout:,} of the search's are held out",
-        "space": f"{len(space)} transformations of {len(space.operations)} operations",
-        "network": f"{weights:,} weights on {device}",
-        "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
-        "MB for the network",
-        "passes": f"{passes:,} in the search at most, {training:,} in pre-training",
-        "time": f"about {duration(seconds)}, at {1 / each:,.0f} passes a second measured now",
-    }
-    if seconds > 24 * 3600 and device.type == "cpu":
-        lines["hint"] = "--preset demo --size 32 takes minutes on a CPU"
-    return lines
-
-
-def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Seconds that one image takes through the network and back, measured now, in float32.
-
-    A few images first, more while they are quick: a large network on a CPU takes seconds for each.
-    """
-    derivatives, count = Derivatives(frozen), 4
-    while True:
-        part, answers = images[:count], labels[:count]
-        taken = []
-        for _ in range(2):
-            began = time.perf_counter()
-            derivatives.mean_gradient(part, answers)
-            if images.device.type == "cuda":
-                torch.cuda.synchronize()
-            taken.append(time.perf_counter() - began)
-        if count >= len(images) or min(taken) > ENOUGH_SECONDS:
-            return min(taken) / len(part)
-        count *= 4
-
-
-def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
-    """Bytes of weights, images and activations that a pass takes at once, for `rows` rows."""
-    counted = [0]
-
-    def count(module: nn.Module, inputs: object, output: object) -> None:
-        if isinstance(output, Tensor) and not isinstance(module, nn.Identity):
-            counted[0] += output.nbytes
-
-    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
-    try:
-        with torch.no_grad():
-            model(images[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    weights = sum(p.nbytes for p in model.parameters())
-    # values and their tangents, or their gradients; weights, v, two of g and the direction
-    most = max(config.validation, config.chains, config.prefixes * rows)
-    return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)
-
-
-# What the policy brings
-
-
-class TrialResult(NamedTuple):
-    """How well a network does after a training with one policy."""
-
-    name: str
-    accuracy: float
-    """On images that took part in nothing else."""
-    loss: float
-    seconds: float
-
-
-def compared_policies(search: PolicySearch) -> dict[str, Policy]:
-    """The found policy, crop and flip, and TrivialAugment followed by crop and flip."""
-    whole = IMAGENET if is_large(search.data.images) else CIFAR  # whatever the search chose from
-    usual = default_augmentation(whole, ("crop", "resized_crop", "flip"))
-    return {
-        "found policy": search.policy,
-        "crop and flip": usual,
-        "TrivialAugment": Policy.trivial(whole, 1).then(usual),
-    }
-
-
-def trial_images(search: PolicySearch, test: LabelledImages | None) -> TrainTest:
-    """All images of the search to train on, and the data set's own test images.
-
-    Without such, the validation split is tested on, and the rest trains.
-    """
-    data, part = search.data, search.splits.validation
-    if test is not None:
-        return checked(TrainTest(data, test, "test images"))
-    left = torch.ones(len(data.labels), dtype=torch.bool)
-    left[part] = False
-    train, test = (
-        data._replace(images=data.images[chosen], labels=data.labels[chosen])
-        for chosen in (left, part)
-    )
-    return TrainTest(train, test, "images of the validation split")
-
-
-def trial_epochs(images: int) -> int:
-    """20, or as many as a network needs to learn something of few images."""
-    return max(20, math.ceil(LEAST_PASSES / images))
-
-
-def run_trial(
-    search: PolicySearch, trial: TrainTest, epochs: int, stop: Callable[[], bool]
-) -> Iterator[TrialResult]:
-    """Train the network of the search from new weights with each policy.
-
-    Raises:
-        StopAskedError: `stop` said yes, between two steps.
-    """
-
-    def check_stop() -> None:
-        if stop():
-            raise StopAskedError
-
-    seed, (train, test, _) = search.config.seed, trial
-    config = dataclasses.replace(search.proxy.train, epochs=epochs, seed=seed)
-    images, classes = search.data.images, len(search.data.class_names)
-    network = search.proxy.model or default_model(images, search.device)
-    for name, policy in compared_policies(search).items():
-        began = time.perf_counter()
-        model = load_model(network, images, classes, seed)
-        batches = ImageBatches(train.images, train.labels, policy, config, search.device)
-        training = Training(model, batches, config)
-        training.before_step = check_stop
-        for _ in training:
-            pass
-        result = evaluate(training.model, test.images, test.labels)
-        yield TrialResult(name, result.accuracy, result.loss, time.perf_counter() - began)

@@ -9,6 +9,7 @@ from deepaa.train.config import (
     RECIPES as RECIPES,
     Recipe as Recipe,
     TrainConfig as TrainConfig,
+    device_settings as device_settings,
     find_recipe as find_recipe,
     precision_on as precision_on,
 )
@@ -17,6 +18,7 @@ from deepaa.train.experiment import (
     PolicySpec as PolicySpec,
     TrainRequest as TrainRequest,
     build_experiment as build_experiment,
+    policy_hash as policy_hash,
     runs_in as runs_in,
     space_of as space_of,
     stored_request as stored_request,
@@ -27,6 +29,7 @@ from deepaa.train.loop import (
     Training as Training,
     evaluate as evaluate,
     evaluate_streamed as evaluate_streamed,
+    image_outcomes as image_outcomes,
     train_together as train_together,
 )
 from deepaa.train.results import (

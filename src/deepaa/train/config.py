@@ -114,6 +114,16 @@ class TrainConfig:
         if times != sorted({*times}) or any(not 0 < m < math.inf for m in times):
             raise ValueError(f"milestones should rise and be above 0, got {times}")
 
+    def stretched(self, epochs: int) -> TrainConfig:
+        """The same schedule in another number of epochs: all its times scale with it."""
+        scale = epochs / self.epochs
+        return replace(
+            self,
+            epochs=epochs,
+            warmup_epochs=self.warmup_epochs * scale,
+            milestones=tuple(time * scale for time in self.milestones),
+        )
+
 
 def learning_rate(config: TrainConfig, progress: float) -> float:
     """The learning rate after `progress` epochs: up in a line, then down as the schedule says."""

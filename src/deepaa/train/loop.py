@@ -276,6 +276,21 @@ def evaluate_batches(
     return Metrics(float(loss_sum) / n, sum(hits) / n, n, by_class)
 
 
+def image_outcomes(
+    model: nn.Module, images: Tensor, labels: Tensor, *, batch: int = 512
+) -> tuple[Tensor, Tensor]:
+    """The loss (N,) of each image in eval mode, and whether it is classified right, on the CPU."""
+    check_data(images, labels)
+    device = next((tensor.device for tensor in model.state_dict().values()), labels.device)
+    losses, right = [], []
+    with _eval_mode(model), torch.no_grad():
+        for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
+            logits, answers = model(some.to(device)).float(), truth.to(device)
+            losses.append(F.cross_entropy(logits, answers, reduction="none"))
+            right.append(logits.argmax(1) == answers)
+    return torch.cat(losses).cpu(), torch.cat(right).cpu()
+
+
 def evaluate_streamed(model: nn.Module, images: StreamedImages, *, batch: int = 256) -> Metrics:
     """Loss and accuracy on all images, in eval mode; `images` go to the model's device."""
     parts = ((part.images, part.labels) for part in images.batches(0, batch))

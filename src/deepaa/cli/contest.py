@@ -1,0 +1,167 @@
+"""`deepaa contest`: its options, the loop that runs it, and what it prints in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from deepaa.cli import options
+from deepaa.cli.options import NOTHING, network_option, run_option
+
+if TYPE_CHECKING:
+    from deepaa.policy import Policy
+    from deepaa.runs import StopRequest
+    from deepaa.search import ContestRun
+
+OWN = ("crop", "resized_crop", "flip", "cutout")
+"""Operations that people have in their code already."""
+SELDOM = 0.05
+"""An operation that an image meets less often is not worth a word."""
+USE = """\
+Use it:
+
+    from deepaa import DeepAutoAugment
+    augment = DeepAutoAugment({path!r})
+    images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
+
+{own} Resize first, normalise after."""
+
+
+def contest(
+    context: typer.Context,
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help="A policy that takes part: a name (see deepaa policies) or a file. May be repeated."
+        ),
+    ] = NOTHING,
+    usual: Annotated[
+        bool,
+        typer.Option(
+            "--usual/--no-usual",
+            help="Let TrivialAugment, RandAugment and crop, flip and cutout take part, too.",
+        ),
+    ] = True,
+    protect: options.Protect = True,
+    operations: options.OwnOperations = NOTHING,
+    data: options.Data = None,
+    groups: options.Groups = None,
+    size: options.Size = None,
+    root: options.Root = None,
+    download: options.Download = False,
+    on_bad_image: options.OnBadImage = "stop",
+    outside_links: options.OutsideLinks = False,
+    read: options.Read = NOTHING,
+    model: options.Model = None,
+    weights: Annotated[
+        Path | None,
+        network_option(help="A safetensors file of --model from which every training begins."),
+    ] = None,
+    settings: Annotated[
+        list[str],
+        network_option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any setting of the trainings, as lr=0.05 or batch=64. May be repeated.",
+        ),
+    ] = NOTHING,
+    passes: options.ContestPasses = None,
+    target_epochs: options.TargetEpochs = None,
+    device: options.Device = "auto",
+    out: Annotated[
+        Path, run_option(help="The run folder; the same command again goes on with it.")
+    ] = Path("contest"),
+    checkpoint_seconds: options.CheckpointSeconds = 60.0,
+    dry_run: options.DryRun = False,
+) -> None:
+    """Find out by training which policy helps on your images, if any does.
+
+    A part of the images is set aside: no network trains on it. Every candidate trains the same
+    network from scratch, first shortly, then those that are not far behind for longer. One half of
+    the judge images chooses. Whether the winner is better than no augmentation and than crop and
+    flip is told by the other half, and by networks that chose nothing. Test images are not looked
+    at.
+
+    Ctrl-C or SIGTERM saves and leaves; the same command goes on.
+    """
+    from deepaa.data import DataSpec
+    from deepaa.distributed import joined
+    from deepaa.runs import StopRequest
+    from deepaa.search import ContestConfig, ContestRequest, contest_forecast, open_contest
+
+    params = context.params
+    request = ContestRequest(
+        DataSpec.from_options(**{name: params[name] for name in options.OF_DATA}),
+        tuple(options.absolute_policy(each) for each in policy),
+        usual,
+        model,
+        weights,
+        tuple(settings),
+        ContestConfig(passes, target_epochs),
+        protect,
+        tuple(operations),
+    )
+    stop = StopRequest()
+    with (
+        joined(device, alone="deepaa contest") as where,
+        open_contest(
+            request,
+            out,
+            device=where,
+            dry_run=dry_run,
+            download=download,
+            checkpoint_seconds=checkpoint_seconds,
+            stop=lambda: stop.requested,
+        ) as opened,
+    ):
+        for name, text in contest_forecast(opened.contest).items():
+            typer.echo(f"{name:10} {text}", err=not dry_run)
+        if dry_run:
+            return
+        with stop:
+            follow(opened, stop, "the same command")
+        print_contest(opened, out)
+
+
+def follow(run: ContestRun, stop: StopRequest, again: str) -> None:
+    """Run a contest to its end and show its records."""
+    from deepaa.runs import notify
+    from deepaa.search import ContestProgress
+
+    progress = ContestProgress(run.contest)
+    try:
+        for record in run:
+            progress(record)
+    finally:
+        progress.clear()
+    if run.stopped:
+        notify(f"stopped and saved; go on with {again}")
+        raise typer.Exit(stop.exit_code or 143)
+
+
+def print_contest(run: ContestRun, out: Path) -> None:
+    """Print who took part and how it ended, where the winner is, and how to use it."""
+    from deepaa.report import contest_lines, contest_table
+
+    console = options.plain_console()
+    for line in contest_lines(contest_table(run.document), console.encoding):
+        console.print(line)
+    print_use(run.result.policy, out / "policy.json")
+
+
+def print_use(policy: Policy, path: Path) -> None:
+    """Print how a policy is used, and what it takes the place of."""
+    if any(name != "identity" and uses for name, uses in policy.expected_uses().items()):
+        typer.echo(f"\n{USE.format(path=str(path), own=own_advice(policy))}")
+
+
+def own_advice(policy: Policy) -> str:
+    """What to do with the augmentation that people have already."""
+    uses = policy.expected_uses()
+    has = [name.replace("_", " ") for name in OWN if uses.get(name, 0.0) > SELDOM]
+    if not has:
+        return "It has no crop, flip or cutout; whether yours help beside it, a training tells."
+    listed = f"{', '.join(has[:-1])} and {has[-1]}" if len(has) > 1 else has[0]
+    return f"It has its own {listed}: remove yours."

@@ -1,0 +1,95 @@
+"""The candidates of a contest: no augmentation, what people use without a search, what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from deepaa.ops import Row
+from deepaa.policy import Policy, SpaceName, compared_policy
+
+NONE, CROP_FLIP = "none", "crop-flip"
+REFERENCES = (NONE, CROP_FLIP)
+"""What any other candidate has to beat."""
+FOUND = "found"
+HALF = 0.5
+_NAMED = {
+    NONE: "no augmentation",
+    CROP_FLIP: "crop and flip",
+    "trivialaugment-wide": "TrivialAugment (wide)",
+    "trivialaugment": "TrivialAugment",
+    "crop-flip-cutout": "crop, flip and cutout",
+    "timm-randaugment": "timm's RandAugment (m9)",
+}
+"""Policies that need no search, by their names in `deepaa policies`."""
+
+
+class Candidate(NamedTuple):
+    """A policy that takes part in a contest."""
+
+    name: str
+    """Short, unique, without spaces."""
+    title: str
+    """As a person reads it."""
+    policy: Policy
+    kind: str = "named"
+    """named, found, or given by the user."""
+
+
+def named_candidates(space: SpaceName) -> list[Candidate]:
+    """What people use without a search, the two references first.
+
+    Cutout is for small images: the default augmentation of large ones has none.
+    """
+    names = [name for name in _NAMED if space == "cifar" or name != "crop-flip-cutout"]
+    return [Candidate(name, _NAMED[name], compared_policy(name, space=space)) for name in names]
+
+
+def found_candidates(found: Policy) -> list[Candidate]:
+    """The found policy at several depths, each as found, spread, and at half of its strength.
+
+    How much augmentation a network needs is not what gradient matching tells; training does.
+    """
+    depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if d > 0]
+    candidates = []
+    for depth in depths:
+        base = found if depth == found.depth else found.first_layers(depth)
+        name, title = FOUND, "the found policy"
+        if depth != found.depth:
+            name += f"-{depth}"
+            title += f", first {depth} layers" if depth > 1 else ", first layer"
+        candidates += [
+            Candidate(name, title, base, FOUND),
+            Candidate(f"{name}-spread", f"{title}, spread", base.spread(), FOUND),
+            Candidate(f"{name}-half", f"{title}, half strength", base.strength(HALF), FOUND),
+        ]
+    return candidates
+
+
+def all_candidates(
+    space: SpaceName,
+    *,
+    found: Policy | None = None,
+    given: Sequence[Candidate] = (),
+    excludes: Callable[[Row], bool] = lambda row: False,
+) -> list[Candidate]:
+    """Every candidate without the excluded rows, each policy once, the most promising first.
+
+    A contest that cannot afford all of them leaves out the last. What an excluded row had goes to
+    identity; a candidate that is left with nothing, or equals an earlier one, drops out.
+    """
+    named = named_candidates(space)
+    forms = [] if found is None or not found.depth else found_candidates(found)
+    # the found policy and its spread form before policies that are near to others in the list
+    ordered = [*named[:2], *given, *forms[:2], *named[2:4], *forms[2:3], *named[4:], *forms[3:]]
+    kept: list[Candidate] = []
+    for candidate in ordered:
+        protected = candidate._replace(policy=candidate.policy.without(excludes))
+        if candidate.name in REFERENCES or not any(
+            protected.policy.equals(other.policy) for other in kept
+        ):
+            kept.append(protected)
+    names = [candidate.name for candidate in kept]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two policies of a contest are called {twice[0]!r}; give them other names")
+    return kept

@@ -1,0 +1,74 @@
+"""The images of a contest: those that networks train on, and those that judge them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.data import LabelledImages, folds, halves, judge_part
+
+FOLDS = 5
+"""Parts of a cross-validation, where images are too few to set some aside."""
+
+
+class Part(NamedTuple):
+    """One division of the images."""
+
+    train: Tensor
+    """Indices of the images that a network trains on."""
+    judge: Tensor
+    """Indices of the images that judge it."""
+    places: Tensor
+    """Where those stand among all images that judge."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedImages:
+    """Images with one judge part, or with folds in which every image judges once."""
+
+    data: LabelledImages
+    parts: tuple[Part, ...]
+    chooses: Tensor
+    """(J,) whether an image that judges helps to choose the winner; the others prove."""
+    clusters: Tensor | None
+    """(J,) the group of each image that judges."""
+
+    @classmethod
+    def of(cls, data: LabelledImages, judge: Tensor | None = None) -> JudgedImages:
+        """The images with the part that was set aside, `judge`; few images are cut into folds."""
+        judge = data.judge if judge is None else judge
+        judge = judge_part(data.labels, data.groups) if judge is None else judge
+        everything = torch.arange(len(data.labels))
+        if len(judge):
+            is_train = torch.ones(len(data.labels), dtype=torch.bool)
+            is_train[judge] = False
+            parts = (Part(everything[is_train], judge, torch.arange(len(judge))),)
+        else:
+            judge, of = everything, folds(data.labels, data.groups, FOLDS)
+            parts = tuple(
+                Part(everything[of != k], everything[of == k], everything[of == k])
+                for k in range(FOLDS)
+            )
+        groups = None if data.groups is None else data.groups[judge]
+        chooses = halves(data.labels[judge], groups)
+        return cls(data, parts, chooses, groups)
+
+    @property
+    def train_images(self) -> int:
+        """Images that the smallest training set has."""
+        return min(len(part.train) for part in self.parts)
+
+    def facts(self) -> dict[str, object]:
+        """What contest.json says about the images."""
+        groups = None if self.clusters is None else len(self.clusters.unique())
+        judge = {
+            "how": "part" if len(self.parts) == 1 else "folds",
+            "images": len(self.chooses),
+            "folds": None if len(self.parts) == 1 else len(self.parts),
+            "chooses": int(self.chooses.sum()),
+            "groups": groups,
+        }
+        return {"name": self.data.name, "images": len(self.data.labels), "judge": judge}

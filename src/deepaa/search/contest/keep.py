@@ -1,0 +1,139 @@
+"""A contest in a run folder: its records, states and results, and the progress that it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from deepaa.runs import POLICY, ProgressLine, Run, StopAskedError, duration
+from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
+from deepaa.search.contest.result import ContestResult, contest_result, document
+from deepaa.search.contest.run import Contest, ContestEntry, ContestEpoch, ContestRecord
+
+CONTEST, PHASE = "contest.json", "contest"
+
+
+class ContestRun:
+    """A contest whose records and states go to a run folder; iterate for its records."""
+
+    def __init__(
+        self,
+        contest: Contest,
+        facts: Mapping[str, Any],
+        *,
+        run: Run | None = None,
+        state: Mapping[str, Tensor] | None = None,
+        checkpoint_seconds: float = 60.0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Go on from a state if there is one.
+
+        Args:
+            facts: What contest.json says beside the outcomes.
+            run: Where everything goes; None keeps nothing.
+            stop: Asked often; once it says yes, the iteration saves and ends as `stopped`.
+        """
+        self.contest, self.facts, self.run = contest, facts, run
+        self.stopped, self._stop = False, stop
+        self.checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
+        contest.before_step = self._check_stop
+        if state:
+            contest.load_state(state)
+
+    def __iter__(self) -> Iterator[ContestRecord]:
+        """Train what is left to train, and write the winner."""
+        try:
+            for record in self.contest:
+                self._log(record)
+                is_epoch = isinstance(record, ContestEpoch)
+                if not is_epoch or time.monotonic() - self._saved >= self.checkpoint_seconds:
+                    self.save()
+                yield record
+                self._check_stop()
+        except StopAskedError:
+            self.save()
+            self.stopped = True
+            return
+        self.save()
+        if self.run is not None:
+            self.result.policy.save(self.run.folder / POLICY)
+
+    @cached_property
+    def result(self) -> ContestResult:
+        """What a contest that is over says."""
+        contest = self.contest
+        return contest_result(contest.candidates, contest.plan, contest.table)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """contest.json as it is now."""
+        contest = self.contest
+        return document(contest.candidates, contest.plan, contest.table, self.facts)
+
+    def save(self) -> None:
+        """Have the state and what is known so far on disk."""
+        if self.run is not None:
+            self.run.save(self.contest.state(), {"phase": PHASE})
+            self.run.write_json(CONTEST, self.document)
+        self._saved = time.monotonic()
+
+    def _log(self, record: ContestRecord) -> None:
+        kind = "contest-epoch" if isinstance(record, ContestEpoch) else "contest"
+        if self.run is not None:
+            self.run.log({"kind": kind, **record._asdict()})
+
+    def _check_stop(self) -> None:
+        if self._stop():
+            raise StopAskedError
+
+
+class ContestProgress:
+    """Shows the records of a contest on stderr: call it with each."""
+
+    def __init__(self, contest: Contest, line: ProgressLine | None = None) -> None:
+        """Nothing is shown before the first record."""
+        self.contest, self.line = contest, line or ProgressLine()
+        self._began, self._first = time.monotonic(), contest.passes
+
+    def __call__(self, record: ContestRecord) -> None:
+        """Show one record; a judged candidate stays on the screen."""
+        title = self.contest.candidates[record.candidate].title
+        if isinstance(record, ContestEntry):
+            proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
+            self.line.message(
+                f"contest: {100 * record.accuracy:5.1f} % after {record.length} epochs, "
+                f"{title}{proof}"
+            )
+            return
+        text = f"contest  left {self._left()}  {title}: epoch {record.epoch + 1}/{record.length}"
+        self.line.update(text)
+
+    def _left(self) -> str:
+        """The time that the rest takes at most."""
+        plan, passes = self.contest.plan, self.contest.passes
+        seconds = time.monotonic() - self._began
+        if not isinstance(plan, LengthPlan) or passes == self._first:
+            return "?"
+        left = max(0, passes_left(plan, self.contest))
+        return duration(left * seconds / (passes - self._first))
+
+    def clear(self) -> None:
+        """Remove the line that changes."""
+        self.line.clear()
+
+
+def passes_left(plan: LengthPlan, contest: Contest) -> int:
+    """Images through the network until a contest is over, if as many go on as can."""
+    rungs = plan.rungs(contest.table)
+    total = sum(rung.length * len(rung.names) * len(rung.seeds) for rung in rungs)
+    last = rungs[-1].length
+    if len(rungs) == 1 and (second := plan.second(len(plan.names))) is not None:
+        total, last = total + second * len(plan.names), second
+    total += last * 2 * plan.fresh_seeds
+    return total * plan.per_epoch - contest.passes
+
+

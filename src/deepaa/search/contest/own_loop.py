@@ -1,0 +1,161 @@
+"""`contest`: policies compared in the user's own training loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from deepaa.data import halves
+from deepaa.policy import Policy, SpaceName, compared_policy
+from deepaa.runs import read_json, write_json
+from deepaa.search.contest.candidates import Candidate, all_candidates
+from deepaa.search.contest.plan import FIRST_FRESH_SEED, Job, SeedPlan
+from deepaa.search.contest.result import (
+    ContestResult,
+    contest_result,
+    document,
+    table_from_json,
+)
+from deepaa.search.contest.run import DIGITS
+from deepaa.search.contest.table import ContestTable, Entry
+
+OwnLoop = Callable[[Policy, int], tuple[Any, Any]]
+"""Trains with a policy and a seed, and gives the loss and the correctness of each judge image."""
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def contest(
+    train: OwnLoop,
+    policies: Mapping[str, Policy | str | Path] | None = None,
+    *,
+    found: Policy | None = None,
+    usual: bool = True,
+    space: SpaceName = "cifar",
+    labels: Sequence[int] | Tensor | None = None,
+    groups: Sequence[int] | Tensor | None = None,
+    epochs: int = 1,
+    seeds: int = 2,
+    fresh_seeds: int = 2,
+    out: str | Path | None = None,
+) -> ContestResult:
+    """The policy with which your own training loop does best, and the proof of it.
+
+    `train(policy, seed)` trains a network as you always do, with the policy in place of your
+    augmentation (`DeepAutoAugment(policy)`), and returns two sequences: the loss of each judge
+    image and whether it was classified right, in the same order every time. Judge images are
+    images that you neither train on nor test on. No augmentation and crop + flip always take
+    part: they are what the others have to beat. One half of the judge images chooses; the interval
+    of the result comes from the other half, and from networks that were trained for it alone.
+
+    Args:
+        policies: Your candidates by name: policies, names of policies, or files.
+        found: The policy of a search; its depths, spread and half strength take part.
+        usual: Whether TrivialAugment and others that need no search take part.
+        space: cifar for images of up to 64 pixels, imagenet for larger ones.
+        labels: Classes of the judge images, so that both halves have the same share of each.
+        groups: Equal numbers for judge images that belong together, such as frames of a scene.
+        epochs: Epochs of your loop, for the record.
+        seeds: Networks of each candidate that is not far behind after one.
+        fresh_seeds: Networks of the winner and of its rival for the proof.
+        out: A folder for contest.json. Called again with it, trainings that are done are not
+            repeated.
+    """
+    given = [_given(name, policy, space) for name, policy in (policies or {}).items()]
+    candidates = all_candidates(space, found=found, given=given)
+    if not usual:
+        candidates = [*candidates[:2], *(each for each in candidates[2:] if each.kind != "named")]
+    by_name = {each.name: each for each in candidates}
+    plan = SeedPlan(tuple(by_name), epochs, fresh_seeds, epochs, seeds)
+    path = None if out is None else Path(out) / "contest.json"
+    entries = _stored(path, plan)
+    table = None if not entries else _table(entries, labels, groups)
+    while jobs := [Job(by, epochs, 0) for by in by_name] if table is None else plan.next_jobs(table):
+        job = jobs[0]
+        stage = "proof of" if job.seed >= FIRST_FRESH_SEED else "training with"
+        _LOGGER.info("%s %s, seed %d", stage, by_name[job.candidate].title, job.seed)
+        entries.append(_trained(train, by_name[job.candidate].policy, job))
+        if len(entries[-1].losses) != len(entries[0].losses):
+            raise ValueError(
+                f"train gave {len(entries[-1].losses)} losses for {job.candidate}, but "
+                f"{len(entries[0].losses)} before: the judge images have to stay the same"
+            )
+        table = _table(entries, labels, groups)
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, document(by_name, plan, table, _facts(table)))
+    assert table is not None
+    return contest_result(by_name, plan, table)
+
+
+def _given(name: str, policy: Policy | str | Path, space: SpaceName) -> Candidate:
+    if not isinstance(policy, Policy):
+        policy = compared_policy(policy, space=space)
+    return Candidate(name, name, policy, "given")
+
+
+def _trained(train: OwnLoop, policy: Policy, job: Job) -> Entry:
+    """What the user's loop gives, checked."""
+    found = train(policy, job.seed)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise TypeError(
+            "train should return two sequences, the loss of each judge image and whether it was "
+            f"classified right, got {type(found).__name__}"
+        )
+    losses, correct = (torch.as_tensor(part).detach().cpu() for part in found)
+    if losses.ndim != 1 or losses.shape != correct.shape or not len(losses):
+        shapes = f"{tuple(losses.shape)} and {tuple(correct.shape)}"
+        raise ValueError(f"train should return losses (N,) and correctness (N,), got {shapes}")
+    if not bool(((correct == 0) | (correct == 1)).all()):
+        raise ValueError("correctness should be true or false for each image")
+    rounded = losses.double().round(decimals=DIGITS)
+    # the loop does not tell its training loss: candidates are not ordered by strength
+    return Entry(*job, rounded, correct.bool(), 0.0)
+
+
+def _table(
+    entries: Sequence[Entry],
+    labels: Sequence[int] | Tensor | None,
+    groups: Sequence[int] | Tensor | None,
+) -> ContestTable:
+    count = len(entries[0].losses)
+    classes = torch.zeros(count, dtype=torch.int64) if labels is None else torch.as_tensor(labels)
+    clusters = None if groups is None else torch.as_tensor(groups)
+    for name, values in (("labels", classes), ("groups", clusters)):
+        if values is not None and values.shape != (count,):
+            shape = tuple(values.shape)
+            raise ValueError(f"{name} should be ({count},), one for each loss, got {shape}")
+    return ContestTable(halves(classes, clusters), tuple(entries), clusters)
+
+
+def _stored(path: Path | None, plan: SeedPlan) -> list[Entry]:
+    """The trainings that an earlier call has done."""
+    if path is None or not path.exists():
+        return []
+    table = table_from_json(read_json(path)["table"])
+    known = set(plan.names)
+    if unknown := sorted({entry.candidate for entry in table.entries} - known):
+        raise ValueError(f"{path}: holds a contest with {unknown[0]!r}, which is no candidate now")
+    return list(table.entries)
+
+
+def _facts(table: ContestTable) -> dict[str, Any]:
+    clusters = table.clusters
+    judge = {
+        "how": "part",
+        "images": len(table.chooses),
+        "folds": None,
+        "chooses": int(table.chooses.sum()),
+        "groups": None if clusters is None else len(clusters.unique()),
+    }
+    return {
+        "data": {"name": "your own", "images": None, "judge": judge},
+        "network": "your own",
+        "device": None,
+        "protected": [],
+    }

@@ -1,0 +1,234 @@
+"""How much a contest trains, and what it trains next, which follows from what is known so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+
+from deepaa.search.contest.candidates import NONE, REFERENCES
+from deepaa.search.contest.pick import Pick, Proof, pick, proof, staying
+from deepaa.search.contest.table import ContestTable
+
+PASSES = {"cuda": 20_000_000, "cpu": 3_000_000}
+"""Images through the network, by the kind of device: minutes with its default network."""
+TARGET_EPOCHS, TARGET_PASSES = 200, 200_000
+"""The training that a user is taken to mean, where none is named: so many epochs, and more of few
+images, so that so many images go through the network."""
+FIRST_SHARE = 0.3
+"""Share of the passes that the first rung gets."""
+LEAST_STEPS = 150
+"""Steps of the shortest training that tells candidates apart; for fewer, candidates are left out."""
+LONGER = 2.0
+"""A second rung is at least so many times as long as the first, or there is none."""
+FIRST_FRESH_SEED = 1000
+"""Seeds of the proof are counted from here: no rung uses them."""
+
+
+@dataclass(frozen=True)
+class ContestConfig:
+    """What a user can say about a contest."""
+
+    passes: int | None = None
+    """Most images through the network in all trainings; None has minutes of the device's work."""
+    target_epochs: int | None = None
+    """Epochs of the training that the policy is wanted for; None means 200, more for few images."""
+    fresh_seeds: int = 2
+    """Networks of the winner and of the reference that are trained for the proof alone."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no contest can do."""
+        for name, least in (("passes", 1), ("target_epochs", 1), ("fresh_seeds", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} of a contest should be at least {least}, got {value}")
+
+    def limit(self, device: torch.device) -> int:
+        """Most images through the network on a device."""
+        return self.passes or PASSES[device.type]
+
+
+class Job(NamedTuple):
+    """One training of a candidate, in each fold if there are folds."""
+
+    candidate: str
+    length: int
+    seed: int
+
+
+class Rung(NamedTuple):
+    """Trainings of one length that are compared with each other."""
+
+    length: int
+    names: list[str]
+    seeds: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which trainings a contest does: its rungs, then the proof of the pick.
+
+    All of it is a function of the table, so a contest that was stopped goes on as if it had not
+    been.
+    """
+
+    names: tuple[str, ...]
+    """The candidates, the references first."""
+    target: int
+    """Epochs of the training that the policy is wanted for."""
+    fresh_seeds: int
+    """Networks of the winner and of its rival that prove, and choose nothing."""
+
+    def rungs(self, table: ContestTable) -> list[Rung]:
+        """The rungs that are known so far; the last is the one that decides."""
+        raise NotImplementedError
+
+    def to_json(self, table: ContestTable) -> dict[str, Any]:
+        """What contest.json says of the plan."""
+        lengths = list(dict.fromkeys(rung.length for rung in self.rungs(table)))
+        return {"lengths": lengths, "fresh_seeds": self.fresh_seeds, "target_epochs": self.target}
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Those of the candidates that others are compared with."""
+        return tuple(name for name in REFERENCES if name in self.names)
+
+    @property
+    def proof_seeds(self) -> range:
+        """The seeds of the networks that prove."""
+        return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.fresh_seeds)
+
+    def next_jobs(self, table: ContestTable) -> list[Job]:
+        """What is to be trained next; empty when the contest is over."""
+        rungs = self.rungs(table)
+        for length, names, seeds in rungs:
+            jobs = [Job(name, length, seed) for seed in seeds for name in names]
+            if missing := [job for job in jobs if not _has(table, job)]:
+                return missing
+        length, chosen = rungs[-1].length, self.chosen(table)
+        rival = self.rival(chosen)
+        pair = () if rival is None else (chosen.winner, rival)
+        jobs = [Job(name, length, seed) for seed in self.proof_seeds for name in pair]
+        return [job for job in jobs if not _has(table, job)]
+
+    def chosen(self, table: ContestTable) -> Pick:
+        """The pick from the rungs, which networks of the proof do not change."""
+        entries = (entry for entry in table.entries if entry.seed < FIRST_FRESH_SEED)
+        return pick(replace(table, entries=tuple(entries)), self.references, self.target)
+
+    def rival(self, chosen: Pick) -> str | None:
+        """Whom the winner is proved against: None where the winner is no augmentation."""
+        if chosen.winner != chosen.reference:
+            return chosen.reference
+        others = [name for name in self.references if name != chosen.winner]
+        return None if chosen.winner == NONE or not others else others[0]
+
+    def proved(self, table: ContestTable) -> Proof | None:
+        """The interval of winner minus rival, from images and networks that chose nothing."""
+        chosen = self.chosen(table)
+        rival, length = self.rival(chosen), self.rungs(table)[-1].length
+        if rival is None:
+            return None
+        return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds))
+
+
+def _has(table: ContestTable, job: Job) -> bool:
+    return job.seed in table.seeds(job.candidate, job.length)
+
+
+@dataclass(frozen=True)
+class LengthPlan(Plan):
+    """A short rung and a long one, within a number of images through the network."""
+
+    first: int
+    """Epochs of the first rung."""
+    passes: int
+    """The limit."""
+    per_epoch: int
+    """Images through the network in an epoch of one candidate, over all folds."""
+    left_out: tuple[str, ...] = ()
+    """Candidates that the passes are not enough for."""
+
+    @classmethod
+    def make(
+        cls,
+        names: Sequence[str],
+        *,
+        train_images: int,
+        batch: int,
+        folds: int = 1,
+        device: torch.device | str = "cpu",
+        config: ContestConfig | None = None,
+    ) -> LengthPlan:
+        """The plan for so many images to train on in each of the folds.
+
+        The first rung gets a share of the passes. It is at least `LEAST_STEPS` long, at most a
+        quarter of the target, and the last candidates are left out where there are too many.
+        """
+        config = config or ContestConfig()
+        passes = config.limit(torch.device(device))
+        target = config.target_epochs or max(TARGET_EPOCHS, math.ceil(TARGET_PASSES / train_images))
+        per_epoch, fewest = train_images * folds, min(len(names), len(REFERENCES) + 1)
+        if passes < (cost := per_epoch * fewest * (1 + 2 * config.fresh_seeds)):
+            raise ValueError(
+                f"a contest of {passes:,} passes is too short: an epoch of {fewest} candidates and "
+                f"of their proof takes {cost:,}; give more with --contest-passes, or --contest off"
+            )
+        steps = max(1, round(train_images / batch))
+        least = min(target, math.ceil(LEAST_STEPS / steps))
+        share = FIRST_SHARE * passes / per_epoch
+        kept = tuple(names[: max(int(share / least), fewest)])
+        first = max(1, min(int(share / len(kept)), max(least, target // 4)))
+        left_out = tuple(names[len(kept) :])
+        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out)
+
+    def second(self, staying: int) -> int | None:
+        """Epochs of the second rung for so many candidates, or None where it would be no longer.
+
+        It takes what the first rung left of the passes; the proof is paid from it, too.
+        """
+        left = self.passes - self.first * len(self.names) * self.per_epoch
+        length = min(self.target, left // (self.per_epoch * (staying + 2 * self.fresh_seeds)))
+        return length if length >= LONGER * self.first else None
+
+    def rungs(self, table: ContestTable) -> list[Rung]:
+        """The short rung, and the long one when the first is over."""
+        rungs = [Rung(self.first, list(self.names))]
+        if all(_has(table, Job(name, self.first, 0)) for name in self.names):
+            going_on = staying(table, self.first, self.references)
+            if (second := self.second(len(going_on))) is not None:
+                rungs.append(Rung(second, going_on))
+        return rungs
+
+    def to_json(self, table: ContestTable) -> dict[str, Any]:
+        """What contest.json says of the plan."""
+        own = {"passes": self.passes, "left_out": list(self.left_out)}
+        return {**super().to_json(table), **own}
+
+    def most_passes(self) -> int:
+        """Images through the network if no candidate leaves."""
+        second = self.second(len(self.names))
+        longest = second or self.first
+        trainings = self.first * len(self.names) + (second or 0) * len(self.names)
+        return self.per_epoch * (trainings + longest * 2 * self.fresh_seeds)
+
+
+@dataclass(frozen=True)
+class SeedPlan(Plan):
+    """For a loop of the user's own, which always trains as long: a seed, then more for the best."""
+
+    length: int = 1
+    """Epochs of the user's loop, for the record."""
+    seeds: int = 2
+
+    def rungs(self, table: ContestTable) -> list[Rung]:
+        """One seed of all, then all seeds of those that stay."""
+        rungs = [Rung(self.length, list(self.names))]
+        if all(_has(table, Job(name, self.length, 0)) for name in self.names):
+            only_first = tuple(entry for entry in table.entries if entry.seed == 0)
+            going_on = staying(replace(table, entries=only_first), self.length, self.references)
+            rungs.append(Rung(self.length, going_on, tuple(range(self.seeds))))
+        return rungs

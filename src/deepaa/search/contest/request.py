@@ -1,0 +1,179 @@
+"""`deepaa contest` without a search: from a request to a contest in its run folder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from deepaa.data import DataSpec, LabelledImages
+from deepaa.models import default_model, is_large, load_model
+from deepaa.ops import Row, import_operations
+from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
+from deepaa.runs import Run, apply_changes, parse_changes, to_plain
+from deepaa.search.contest.candidates import Candidate, all_candidates
+from deepaa.search.contest.judged import JudgedImages
+from deepaa.search.contest.keep import ContestRun
+from deepaa.search.contest.plan import ContestConfig, LengthPlan
+from deepaa.search.contest.run import Contest, Network
+from deepaa.train import TrainConfig, device_settings, policy_hash
+
+KIND = "contest"
+"""Of the run, in its config.json."""
+
+
+@dataclass(frozen=True)
+class ContestRequest:
+    """What a user wants to have compared."""
+
+    data: DataSpec
+    policies: tuple[str, ...] = ()
+    """Names or files of policies that take part."""
+    usual: bool = True
+    """Whether TrivialAugment and others that need no search take part."""
+    model: str | None = None
+    """As `--model` names it; None takes one that fits the images and the device."""
+    weights: Path | None = None
+    """Where every training begins, in place of fresh weights."""
+    changes: tuple[str, ...] = ()
+    """Settings of the trainings, NAME=VALUE each."""
+    contest: ContestConfig = field(default_factory=ContestConfig)
+    protect: bool = True
+    """Whether operations that turn one class into another are left out."""
+    operations: tuple[str, ...] = ()
+    """The user's own operations that policies name, MODULE:NAME each."""
+
+    def candidates(self, space: SpaceName, excludes: Callable[[Row], bool]) -> list[Candidate]:
+        """All that take part."""
+        operations = import_operations(self.operations)
+        given = [
+            Candidate(
+                short_name(policy),
+                parse_policy_ref(policy).label,
+                compared_policy(policy, space=space, operations=operations),
+                "given",
+            )
+            for policy in self.policies
+        ]
+        found = all_candidates(space, given=given, excludes=excludes)
+        return found if self.usual else [each for each in found if _is_asked(each)]
+
+    def settings(self, device: torch.device, passes: int) -> TrainConfig:
+        """How networks are trained on a device."""
+        values = parse_changes(self.changes, TrainConfig, without=("seed", "epochs"))
+        config = apply_changes(TrainConfig(), values)
+        return device_settings(config, values, device, passes, recipe=False)
+
+
+def _is_asked(candidate: Candidate) -> bool:
+    return candidate.kind == "given" or candidate.name in ("none", "crop-flip")
+
+
+def short_name(policy: str) -> str:
+    """What a policy is called in a contest: its name, its file, or the run that it is of."""
+    ref = parse_policy_ref(policy)
+    if ref.is_name or ref.path is None:
+        text = policy
+    else:
+        of_run = ref.path.stem in ("policy", "found") and ref.path.resolve().parent.name
+        text = f"{of_run}-{ref.path.stem}" if of_run else ref.path.stem
+    return re.sub(r"[^\w.=,+-]+", "-", text)
+
+
+def contest_network(
+    data: LabelledImages,
+    model: str | None,
+    config: TrainConfig,
+    device: torch.device,
+    weights: Path | None = None,
+) -> Network:
+    """The network that every candidate trains, by its name."""
+    name = model or default_model(data.images, device)
+    classes = len(data.class_names)
+
+    def make(seed: int) -> nn.Module:
+        return load_model(name, data.images, classes, seed, weights)
+
+    return Network(name, make, config, device)
+
+
+@contextmanager
+def open_contest(
+    request: ContestRequest,
+    out: Path | None = None,
+    *,
+    device: torch.device,
+    dry_run: bool = False,
+    download: bool = False,
+    checkpoint_seconds: float = 60.0,
+    stop: Callable[[], bool] = lambda: False,
+) -> Iterator[ContestRun]:
+    """The contest that a request means, in its run folder, where one that was stopped goes on."""
+    data = request.data.load(download=download)
+    images = JudgedImages.of(data)
+    space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
+    config = request.settings(device, request.contest.limit(device))
+    network = contest_network(data, request.model, config, device, request.weights)
+    candidates = request.candidates(space, lambda row: False)
+    plan = LengthPlan.make(
+        [each.name for each in candidates],
+        train_images=images.train_images,
+        batch=config.batch * config.copies,
+        folds=len(images.parts),
+        device=device,
+        config=request.contest,
+    )
+    run = None
+    if out is not None and not dry_run:
+        run = Run(out, _identity(request, candidates, data, network))
+    with run or nullcontext():
+        saved = None if run is None else run.latest()
+        contest = Contest(candidates, images, network, plan)
+        facts = contest_facts(images, network, [])
+        yield ContestRun(
+            contest,
+            facts,
+            run=run,
+            state=None if saved is None else saved.tensors,
+            checkpoint_seconds=checkpoint_seconds,
+            stop=stop,
+        )
+
+
+def contest_facts(
+    images: JudgedImages, network: Network, protected: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """What contest.json says of images, network and what was excluded."""
+    return {
+        "data": images.facts(),
+        "network": network.name,
+        "device": str(network.device),
+        "protected": protected,
+    }
+
+
+def _identity(
+    request: ContestRequest, candidates: list[Candidate], data: LabelledImages, network: Network
+) -> dict[str, Any]:
+    """What makes two contests the same, and under `source` where it came from."""
+    return {
+        "kind": KIND,
+        "contest": asdict(request.contest),
+        "candidates": {each.name: policy_hash(each.policy) for each in candidates},
+        "model": network.name,
+        "train": to_plain(network.config),
+        "fingerprint": data.fingerprint,
+        "protect": request.protect,
+        "source": {
+            "data": request.data.to_json(),
+            "policies": request.policies,
+            "weights": None if request.weights is None else str(request.weights.resolve()),
+            "operations": request.operations,
+        },
+    }

@@ -1,0 +1,204 @@
+"""What a contest says: a sentence, and contest.json with everything that led to it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from deepaa.policy import Policy
+from deepaa.search.contest.candidates import NONE, Candidate
+from deepaa.search.contest.pick import Pick, Proof, confirmed, difference
+from deepaa.search.contest.plan import Plan, Rung
+from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.train import policy_hash
+
+FORMAT = 1
+
+
+class ContestResult(NamedTuple):
+    """What a contest ends with."""
+
+    winner: Candidate
+    sentence: str
+    pick: Pick
+    proof: Proof | None
+    """None where the winner is no augmentation, which needs no proof."""
+    table: ContestTable
+
+    @property
+    def policy(self) -> Policy:
+        """The policy to train with, with a note of how it was chosen."""
+        found = self.winner.policy
+        info = {**found.info, "contest": self.sentence}
+        info.setdefault("description", self.winner.title)
+        schedule = [(phase.epoch, phase.stages) for phase in found.phases]
+        return Policy(found.table, schedule=schedule, info=info)
+
+
+def contest_result(
+    candidates: Mapping[str, Candidate], plan: Plan, table: ContestTable
+) -> ContestResult:
+    """The result of a contest that is over."""
+    chosen, proof = plan.chosen(table), plan.proved(table)
+    winner = chosen.winner
+    if proof is not None and not confirmed(proof):
+        winner = proof.reference
+    sentence = say(chosen, proof, {name: each.title for name, each in candidates.items()})
+    return ContestResult(candidates[winner], sentence, chosen, proof, table)
+
+
+def say(chosen: Pick, proof: Proof | None, titles: Mapping[str, str]) -> str:
+    """The result in one plain sentence."""
+    if proof is None:
+        return "Nothing helped: train without augmentation."
+    winner, rival = titles[proof.winner], titles[proof.reference]
+    points = f"{abs(100 * proof.mean):.1f} points {'better' if proof.mean >= 0 else 'worse'}"
+    interval = f"(95 %: {100 * proof.low:.1f} to {100 * proof.high:.1f})"
+    if not confirmed(proof):
+        advice = "train without augmentation" if proof.reference == NONE else f"use {rival}"
+        return (
+            f"Nothing is proved to help: {winner} led, but is {points} than {rival} on images and "
+            f"networks that did not choose it {interval}; {advice}."
+        )
+    if chosen.winner == chosen.reference:
+        return (
+            f"No policy is clearly better than {winner}: use that; on your data it is {points} "
+            f"than {rival} {interval}."
+        )
+    doubt = "" if proof.low > 0 else ", which is not certain to be more than chance"
+    return f"On your data {winner} is {points} than {rival} {interval}{doubt}."
+
+
+# contest.json
+
+
+def document(
+    candidates: Mapping[str, Candidate],
+    plan: Plan,
+    table: ContestTable,
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything about a contest, also of one that is not over, as JSON has it.
+
+    Args:
+        facts: What is known of images, network and protection.
+    """
+    over = not plan.next_jobs(table)
+    content = {"format": FORMAT, "status": "finished" if over else "running", **facts}
+    content |= {"plan": plan.to_json(table), "pick": None, "proof": None, "sentence": None}
+    chosen = None
+    if over:
+        result = contest_result(candidates, plan, table)
+        chosen, proof = result.pick, result.proof
+        content["pick"] = {
+            "winner": result.winner.name,
+            "led": chosen.winner,
+            "reference": chosen.reference,
+            "reason": chosen.reason,
+            "extrapolated": chosen.extrapolated,
+        }
+        content["proof"] = None if proof is None else proof._asdict()
+        content["sentence"] = result.sentence
+    rival = NONE if chosen is None else chosen.reference
+    rungs = plan.rungs(table)
+    content["candidates"] = [
+        {
+            "name": name,
+            "title": each.title,
+            "kind": each.kind,
+            "reference": name in plan.references,
+            "layers": each.policy.depth,
+            "left_after": _left_after(name, rungs),
+            "policy_sha256": policy_hash(each.policy),
+            "rungs": [_rung(table, name, rival, length) for length in _lengths(table, name)],
+        }
+        for name, each in candidates.items()
+    ]
+    return {**content, "table": table_to_json(table)}
+
+
+def _lengths(table: ContestTable, name: str) -> list[int]:
+    return [length for length in table.lengths if table.seeds(name, length)]
+
+
+def _left_after(name: str, rungs: Sequence[Rung]) -> int | None:
+    """The length after which a candidate was out."""
+    for rung, following in itertools.pairwise(rungs):
+        if name not in following.names:
+            return rung.length
+    return None
+
+
+def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, Any]:
+    """A candidate at one length: all judge images, and its lead over the rival where they choose."""
+    own = [e for e in table.entries if (e.candidate, e.length) == (name, length)]
+    mean = {
+        field: sum(float(getattr(e, field).double().mean()) for e in own) / len(own)
+        for field in ("losses", "correct")
+    }
+    against = None
+    if name != rival and table.seeds(rival, length):
+        against = difference(table, name, rival, length, seeds=(0,))
+    return {
+        "length": length,
+        "seeds": [e.seed for e in own],
+        "accuracy": mean["correct"],
+        "loss": _finite(mean["losses"]),
+        "train_loss": _finite(sum(e.train_loss for e in own) / len(own)),
+        "difference": None if against is None else _finite(against.mean),
+        "error": None if against is None else _finite(against.error),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
+
+
+def table_to_json(table: ContestTable) -> dict[str, Any]:
+    """The table, from which the pick can be made again."""
+
+    def bits(values: torch.Tensor) -> str:
+        return "".join("01"[value] for value in values.int().tolist())
+
+    clusters = table.clusters
+    entries = [
+        {
+            "candidate": entry.candidate,
+            "length": entry.length,
+            "seed": entry.seed,
+            "train_loss": _finite(entry.train_loss),
+            "losses": [_finite(loss) for loss in entry.losses.tolist()],
+            "correct": bits(entry.correct),
+        }
+        for entry in table.entries
+    ]
+    groups = None if clusters is None else clusters.tolist()
+    return {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
+
+
+def table_from_json(content: Mapping[str, Any]) -> ContestTable:
+    """The table that `table_to_json` gave."""
+
+    def number(value: float | None) -> float:
+        return float("nan") if value is None else float(value)
+
+    def bits(text: str) -> torch.Tensor:
+        return torch.tensor([character == "1" for character in text])
+
+    entries = [
+        Entry(
+            str(each["candidate"]),
+            int(each["length"]),
+            int(each["seed"]),
+            torch.tensor([number(loss) for loss in each["losses"]], dtype=torch.float64),
+            bits(each["correct"]),
+            number(each["train_loss"]),
+        )
+        for each in content["entries"]
+    ]
+    groups = content["clusters"]
+    clusters = None if groups is None else torch.tensor(groups, dtype=torch.int64)
+    return ContestTable(bits(content["chooses"]), tuple(entries), clusters)

@@ -1,0 +1,181 @@
+"""What a search and its contest cost on this machine, said before they begin."""
+
+from __future__ import annotations
+
+import time
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepaa.models import frozen_copy
+from deepaa.runs import duration
+from deepaa.search.contest import Contest, LengthPlan
+from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
+from deepaa.search.policy_search import PolicySearch
+from deepaa.search.proved import ProvedSearch
+from deepaa.search.settings import SearchConfig
+
+ENOUGH_SECONDS = 0.3
+"""Seconds of work that show the speed of a network."""
+LONG = 3600.0
+"""Seconds on a CPU from which on a cheaper way is named."""
+
+
+class Cost(NamedTuple):
+    """Seconds that the parts of a search take at most, by a measurement now."""
+
+    pretraining: float
+    search: float
+    contest: float
+    rate: float
+    """Images through the network and back in a second."""
+
+    @property
+    def total(self) -> float:
+        """Seconds of the whole job."""
+        return self.pretraining + self.search + self.contest
+
+    def text(self) -> str:
+        """The parts that there are, and their sum."""
+        names = {"pre-training": self.pretraining, "search": self.search, "contest": self.contest}
+        parts = ", ".join(f"{name} {duration(part)}" for name, part in names.items() if part)
+        return f"at most about {duration(self.total)} on this machine: {parts}"
+
+
+def search_cost(proved: ProvedSearch) -> Cost:
+    """What the whole job takes, from a few passes through its network."""
+    search = proved.search
+    frozen, images, labels = _sample(search)
+    each = seconds_per_pass(frozen, images, labels)
+    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
+    passes = search.config.passes_left(len(search.space))
+    if not proved.is_searched:
+        training = passes = 0
+    judged = 0 if proved.config is None else proved.plan().most_passes()
+    return Cost(training * each, passes * each, judged * each, 1 / each)
+
+
+def _sample(search: PolicySearch) -> tuple[nn.Module, Tensor, Tensor]:
+    """The frozen network and some images, on the device."""
+    images, labels = (part[:256].to(search.device) for part in search.data[:2])
+    return optimized_copy(frozen_copy(search.model), images[:2], labels[:2]), images, labels
+
+
+def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
+    """What a search would do and what it would cost, a text for each subject."""
+    search = proved.search
+    search.check_model()
+    data, device, space = search.data, search.device, search.space
+    frozen, images, _ = _sample(search)
+    counts = {name: len(part) for name, part in search.splits._asdict().items()}
+    shape = " x ".join(map(str, data.images.shape[1:]))
+    weights = sum(p.numel() for p in search.model.parameters())
+    memory = memory_needed(search.config, frozen, images, len(space))
+    training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
+    passes = f"{search.config.passes_left(len(space)):,} in the search at most, {training:,} in "
+    lines = {
+        "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
+        f"{len(data.class_names)} classes",
+        "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        + f"; {search.config.heldout:,} of the search's are held out",
+        "space": f"{len(space)} transformations of {len(space.operations)} operations",
+        "network": f"{weights:,} weights on {device}",
+        "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
+        "MB for the network",
+        "passes": f"{passes}pre-training",
+    }
+    if proved.config is not None:
+        lines["contest"] = plan_text(proved.plan())
+    lines["time"] = f"{cost.text()}, at {cost.rate:,.0f} passes a second measured now"
+    if (hint := cheaper(proved, cost)) is not None:
+        lines["hint"] = hint
+    return lines
+
+
+def plan_text(plan: LengthPlan) -> str:
+    """A contest before it begins."""
+    second = plan.second(len(plan.names))
+    longer = f", then {second} or more of those that stay" if second is not None else ""
+    left = f"; {len(plan.left_out)} candidates are left out" if plan.left_out else ""
+    return (
+        f"{len(plan.names)} candidates, {plan.first} epochs each{longer}; at most "
+        f"{plan.most_passes():,} passes{left}"
+    )
+
+
+def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:
+    """A cheaper way, where the job would take long on a CPU."""
+    if cost.total < LONG or proved.search.device.type != "cpu":
+        return None
+    if cost.contest > cost.total / 2:
+        passes = int(proved.plan().most_passes() * LONG / 2 / cost.contest)
+        return f"--contest-passes {passes} makes the contest shorter; --size 32 all of it"
+    return "--preset demo --size 32 takes minutes on a CPU"
+
+
+def contest_forecast(contest: Contest) -> dict[str, str]:
+    """What a contest without a search would do and what it would cost."""
+    plan, network, images = contest.plan, contest.network, contest.images
+    assert isinstance(plan, LengthPlan)
+    model = network.make(0).to(network.device)
+    some, labels = (part[:256].to(network.device) for part in images.data[:2])
+    each = seconds_per_pass(frozen_copy(model), some, labels)
+    seconds = plan.most_passes() * each
+    judges = f"{len(images.chooses):,} judge"
+    if len(images.parts) > 1:
+        judges = f"all judge once, in {len(images.parts)} folds"
+    shape = " x ".join(map(str, images.data.images.shape[1:]))
+    lines = {
+        "data": f"{images.data.name}: {len(images.data.labels):,} images of {shape}, {judges}",
+        "network": f"{network.name} on {network.device}",
+        "contest": plan_text(plan),
+        "time": f"at most about {duration(seconds)} on this machine",
+    }
+    if seconds > LONG and network.device.type == "cpu":
+        passes = int(plan.most_passes() * LONG / 2 / seconds)
+        lines["hint"] = f"--passes {passes} takes half an hour; --size 32 is quicker, too"
+    return lines
+
+
+def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Seconds that one image takes through the network and back, measured now, in float32.
+
+    A few images first, more while they are quick: a large network on a CPU takes seconds for each.
+    """
+    derivatives, count = Derivatives(frozen), 4
+    while True:
+        part, answers = images[:count], labels[:count]
+        taken = []
+        for _ in range(2):
+            began = time.perf_counter()
+            derivatives.mean_gradient(part, answers)
+            if images.device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - began)
+        if count >= len(images) or min(taken) > ENOUGH_SECONDS:
+            return min(taken) / len(part)
+        count *= 4
+
+
+def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: int) -> int:
+    """Bytes of weights, images and activations that a pass takes at once, for `rows` rows."""
+    counted = [0]
+
+    def count(module: nn.Module, inputs: object, output: object) -> None:
+        if isinstance(output, Tensor) and not isinstance(module, nn.Identity):
+            counted[0] += output.nbytes
+
+    hooks = [m.register_forward_hook(count) for m in model.modules() if not list(m.children())]
+    try:
+        with torch.no_grad():
+            model(images[:1])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = sum(p.nbytes for p in model.parameters())
+    # values and their tangents, or their gradients; weights, v, two of g and the direction
+    most = max(config.validation, config.chains, config.prefixes * rows)
+    return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)
+
+

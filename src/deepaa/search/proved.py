@@ -1,0 +1,167 @@
+"""A search and the contest that follows it: the search proposes, training decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property, partial
+
+import torch
+from torch import nn
+
+from deepaa import distributed
+from deepaa.models import copy_model, is_large, load_model
+from deepaa.policy import Policy
+from deepaa.runs import POLICY
+from deepaa.search.contest import (
+    Contest,
+    ContestConfig,
+    ContestRecord,
+    ContestRun,
+    JudgedImages,
+    LengthPlan,
+    Network,
+    Candidate,
+    all_candidates,
+    contest_facts,
+)
+from deepaa.search.policy_search import FOUND_FILE, PolicySearch, Record
+from deepaa.train import device_settings
+
+LEAST_SEARCHED = 1000
+"""Fewer images are not searched: only policies that need no search take part in the contest."""
+
+
+class ProvedSearch:
+    """A search, then its contest; iterate for the records of both, then take `policy`."""
+
+    def __init__(self, search: PolicySearch, contest: ContestConfig | None) -> None:
+        """Nothing is trained before the iteration begins.
+
+        Args:
+            contest: How policies are compared by training; None leaves the contest out.
+        """
+        self.search, self.config = search, contest
+        self.contest: ContestRun | None = None
+        """The contest, once it has begun."""
+        self.stopped = False
+        count = len(search.data.labels)
+        self.is_searched = contest is None or count >= LEAST_SEARCHED
+        """Whether there are images enough for a search; without, there is only the contest."""
+        if contest is not None:
+            self.check_contest()
+
+    @property
+    def found(self) -> Policy:
+        """What the search found so far."""
+        return self.search.policy
+
+    @property
+    def policy(self) -> Policy:
+        """The winner of a contest that is over; without one, what the search found."""
+        return self.found if self.contest is None else self.contest.result.policy
+
+    def __iter__(self) -> Iterator[Record | ContestRecord]:
+        """Search, then let candidates compete, and write the winner."""
+        search = self.search
+        if self.is_searched:
+            yield from search
+            self.stopped = search.stopped
+            if self.stopped:
+                return
+        if not distributed.is_main():  # which holds the contest alone
+            return
+        if self.config is None:
+            if search.run is not None:
+                self.found.save(search.run.folder / POLICY)
+            return
+        if not self.is_searched and search.run is not None:
+            self.found.save(search.run.folder / FOUND_FILE)
+        self.contest = self._begin()
+        yield from self.contest
+        self.stopped = self.contest.stopped
+
+    def save(self) -> None:
+        """Write the state after the newest record to disk; may be called at any time."""
+        (self.search if self.contest is None else self.contest).save()
+
+    # The contest
+
+    @cached_property
+    def images(self) -> JudgedImages:
+        """All images but the judge to train on, and the judge; or folds."""
+        return JudgedImages.of(self.search.data, self.search.splits.judge)
+
+    @cached_property
+    def network(self) -> Network:
+        """The network of the search, from fresh weights."""
+        search, device = self.search, self.search.device
+        assert self.config is not None
+        limit = self.config.limit(device)
+        config = device_settings(search.proxy.train, (), device, limit, recipe=False)
+        if search.given is None:
+            images, classes = search.data.images, len(search.data.class_names)
+            name = search.network_name
+            return Network(name, lambda seed: load_model(name, images, classes, seed), config, device)
+        return Network("your own", partial(fresh_copy, search.given), config, device)
+
+    def plan(self, found: Policy | None = None) -> LengthPlan:
+        """The trainings of the contest; before the search, as if it found many layers."""
+        assert self.config is not None
+        example = found or (Policy.trivial(self.search.space, 3) if self.is_searched else None)
+        images, train = self.images, self.network.config
+        return LengthPlan.make(
+            [each.name for each in self._candidates(example)],
+            train_images=images.train_images,
+            batch=train.batch * train.copies,
+            folds=len(images.parts),
+            device=self.search.device,
+            config=self.config,
+        )
+
+    def _candidates(self, found: Policy | None) -> list[Candidate]:
+        space = "imagenet" if is_large(self.search.data.images) else "cifar"
+        excludes = self.search.protection.excludes
+        return all_candidates(space, found=found, excludes=excludes)
+
+    def check_contest(self) -> None:
+        """Refuse what no contest can be held with, before the search."""
+        self.plan()
+        if self.search.given is not None:
+            fresh_copy(self.search.given, 0)
+
+    def _begin(self) -> ContestRun:
+        search, found = self.search, self.found
+        candidates = self._candidates(found)
+        contest = Contest(candidates, self.images, self.network, self.plan(found))
+        return ContestRun(
+            contest,
+            contest_facts(self.images, self.network, search.protection.to_json()),
+            run=search.run,
+            state=search.later_state,
+            checkpoint_seconds=search.checkpoint_seconds,
+            stop=search.stop,
+        )
+
+
+def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
+    """A copy of a network with new weights by the seed: each layer draws its own again.
+
+    Raises:
+        ValueError: A layer has weights, but no `reset_parameters` to draw them with.
+    """
+    copy = copy_model(model)
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        copy = copy.cpu()
+        for name, module in copy.named_modules():
+            if not any(True for _ in module.parameters(recurse=False)):
+                continue
+            reset = getattr(module, "reset_parameters", None)
+            if not callable(reset):
+                raise ValueError(
+                    f"the contest trains your network from new weights, but {name or 'it'} "
+                    f"({type(module).__name__}) has no reset_parameters; name the network instead, "
+                    "use deepaa.contest with your own loop, or leave the contest out"
+                )
+            reset()
+    return copy
