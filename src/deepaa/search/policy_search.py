@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, TrainTest, checked, default_sizes, stratified_splits
+from deepaa.data import LabelledImages, Splits, TrainTest, checked, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
 from deepaa.ops import CIFAR, IMAGENET, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
@@ -73,11 +73,8 @@ class PolicySearch:
             phase, state = saved.position["phase"], saved.tensors
         self._phase, self._state = distributed.broadcast((phase, state))
         classes = len(data.class_names)
-        sizes = sizes or default_sizes(len(data.labels), classes, pretrains=self.pretrains)
         kept = distributed.from_main(self._kept_splits)
-        self.splits = kept or stratified_splits(
-            data.labels, sizes, search.seed, class_names=data.class_names
-        )
+        self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
@@ -181,7 +178,7 @@ class PolicySearch:
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
-        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
+        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
@@ -339,20 +336,17 @@ def compared_policies(search: PolicySearch) -> dict[str, Policy]:
 
 
 def trial_images(search: PolicySearch, test: LabelledImages | None) -> TrainTest:
-    """All images of the search to train on, and the data set's own test images.
+    """All images of the search but its judge to train on, and the data set's own test images.
 
-    Without such, the validation split is tested on, and the rest trains.
+    Without such, the validation split is tested on, and the rest without the judge trains.
     """
-    data, part = search.data, search.splits.validation
-    if test is not None:
-        return checked(TrainTest(data, test, "test images"))
+    data, part, judge = search.data, search.splits.validation, search.splits.judge
     left = torch.ones(len(data.labels), dtype=torch.bool)
-    left[part] = False
-    train, test = (
-        data._replace(images=data.images[chosen], labels=data.labels[chosen])
-        for chosen in (left, part)
-    )
-    return TrainTest(train, test, "images of the validation split")
+    left[judge if test is not None else torch.cat([judge, part])] = False
+    train = data.part(left.nonzero()[:, 0])
+    if test is not None:
+        return checked(TrainTest(train, test, "test images"))
+    return TrainTest(train, data.part(part), "images of the validation split")
 
 
 def trial_epochs(images: int) -> int:
