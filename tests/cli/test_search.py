@@ -31,7 +31,7 @@ from deepaa.cli import app as cli
 from deepaa.data import arrays, splits
 from deepaa.data.folder import list_images
 from deepaa.data.load import load_dataset
-from deepaa.data.splits import SearchSubset
+from deepaa.data.parts import SearchSubset
 from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
 from deepaa.report.pictures import find_originals

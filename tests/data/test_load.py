@@ -26,13 +26,12 @@ from deepaa.data import scan
 from deepaa.data.arrays import DATASETS
 from deepaa.data.image_file import Reading
 from deepaa.data.load import DataSpec, as_images, embedded_is_intact, load_dataset, load_embedded
+from deepaa.data.parts import SearchSubset, held_out
 from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import (
-    SearchSubset,
     TrainTest,
     absent_classes,
     fingerprint,
-    held_out,
     stratified_splits,
 )
 
@@ -401,7 +400,11 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeyp
         load_dataset(tmp_path)
     monkeypatch.setattr(scan, "LIMIT_BAD", 0.1)
     left = load_dataset(tmp_path, subset=subset, on_bad_image="skip")
-    assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)] == [8, 8, 4]
+    assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)[:3]] == [
+        8,
+        8,
+        4,
+    ]
     every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip")
     assert every.subset_sizes is None
     assert len(every.images) == 98

@@ -16,10 +16,19 @@ from deepaa.data.load import (
     load_embedded as load_embedded,
     load_images as load_images,
 )
+from deepaa.data.parts import (
+    JUDGE_SHARE as JUDGE_SHARE,
+    LEAST_JUDGED as LEAST_JUDGED,
+    MOST_JUDGED as MOST_JUDGED,
+    SearchSubset as SearchSubset,
+    folds as folds,
+    halves as halves,
+    judge_part as judge_part,
+    search_splits as search_splits,
+)
 from deepaa.data.splits import (
     INDEX as INDEX,
     LabelledImages as LabelledImages,
-    SearchSubset as SearchSubset,
     Splits as Splits,
     TrainTest as TrainTest,
     absent_classes as absent_classes,

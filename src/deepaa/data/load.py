@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,8 +24,9 @@ from torch.utils.data import Dataset
 from deepaa.data import arrays, splits
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
+from deepaa.data.parts import SearchSubset, held_out
 from deepaa.data.scan import OnBadImage, read_images, read_some
-from deepaa.data.splits import LabelledImages, NoTestPartError, SearchSubset, Sizes, TrainTest
+from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.ops import check_images
 from deepaa.runs import from_plain, to_plain
 
@@ -61,6 +63,8 @@ class DataSpec:
     """How image files become pixels."""
     subset_sizes: Sizes | None = None
     """Where a search read only a part of a large folder: for splits of these sizes."""
+    subset_judged: bool = False
+    """Where a search read only a part of a large folder: whether with a judge."""
 
     def __post_init__(self) -> None:
         """Check the values that a user can get wrong."""
@@ -117,16 +121,20 @@ class DataSpec:
 
     def _load_folder(self, path: Path, split: str, subset: SearchSubset | None) -> LabelledImages:
         tree = list_images(path, split, outside_links=self.outside_links)
-        sizes = None
-        places = None if subset is None else subset.choose(tree.labels, tree.class_names)
-        if subset is not None and places is not None:
-            enough = f"{len(places):,} of {len(tree.files):,} images are enough"
+        every, chosen = tree.files, None
+        if subset is not None and (chosen := subset.choose(tree.labels, tree.class_names)):
+            enough = f"{len(chosen.places):,} of {len(every):,} images are enough"
             _log.warning("%s: %s, and no others are read", shown(path), enough)
-            sizes, tree = subset.part_sizes(tree.labels), tree.subset(places)
-        images, labels, report = read_images(tree, self.size, self.reading, self.on_bad_image)
-        name = path.resolve().name
-        data = splits.labelled(images, torch.tensor(labels), tree.class_names, name, split)
-        return data._replace(report=report, subset_sizes=sizes)
+            tree = tree.subset(chosen.places)
+        images, tree, report = read_images(tree, self.size, self.reading, self.on_bad_image)
+        name, names = path.resolve().name, map(os.fsdecode, tree.names())
+        data = splits.labelled(images, torch.tensor(tree.labels), tree.class_names, name, split)
+        data = data._replace(report=report, files=tuple(names))
+        if chosen is None:
+            return data
+        judges = {every[i] for i in chosen.judge}
+        judge = torch.tensor([i for i, file in enumerate(tree.files) if file in judges]).long()
+        return data._replace(subset_sizes=chosen.sizes, judge=judge)
 
     def load_test(self, *, download: bool = False) -> LabelledImages | None:
         """The data set's own test images; None where it has none."""
@@ -165,15 +173,21 @@ class DataSpec:
                 return splits.checked(TrainTest(train, official, "the test part of the data set"))
             except NoTestPartError as error:
                 _log.warning("%s; %g of the training images are held out", error, splits.HOLDOUT)
-        return splits.held_out(train, splits.HOLDOUT if holdout is None else holdout)
+        return held_out(train, splits.HOLDOUT if holdout is None else holdout)
 
     def subset(self, seed: int) -> SearchSubset | None:
         """What the run with this seed has read of its folder; None for all of it."""
-        return None if self.subset_sizes is None else SearchSubset(self.subset_sizes, seed)
+        if self.subset_sizes is None:
+            return None
+        return SearchSubset(self.subset_sizes, seed, judged=self.subset_judged)
 
     def to_json(self) -> dict[str, Any]:
-        """All fields as JSON values; `from_json` gives the spec back."""
-        return to_plain(self)
+        """All fields as JSON values; `from_json` gives the spec back.
+
+        Fields that runs of older versions do not have are left out where they say nothing.
+        """
+        entry: dict[str, Any] = to_plain(self)
+        return {k: v for k, v in entry.items() if v or k not in ("groups", "subset_judged")}
 
     @classmethod
     def from_json(cls, entry: object, place: str = "config.json") -> DataSpec:

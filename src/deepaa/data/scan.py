@@ -98,12 +98,11 @@ def read_images(
     size: int | None = None,
     reading: Reading = DEFAULT_READING,
     on_bad_image: OnBadImage = "stop",
-) -> tuple[Pixels, tuple[int, ...], ScanReport]:
-    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their labels, and a report."""
+) -> tuple[Pixels, ImageTree, ScanReport]:
+    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their files, and a report."""
     stack = ImageStack(len(tree.files), size, shown(tree.root))
     report = scan_images(tree, reading, stack)
-    labels = _good_files(tree, report, on_bad_image).labels
-    return stack.images(), labels, report
+    return stack.images(), _good_files(tree, report, on_bad_image), report
 
 
 def scan_images(

@@ -49,6 +49,9 @@ class Splits(NamedTuple):
     """Is augmented during the search."""
     validation: Tensor
     """Gives the gradient to match."""
+    judge: Tensor = torch.empty(0, dtype=torch.int64)
+    """Decides between policies by training, and takes part in nothing before; in ascending order.
+    Empty where the images are too few, see `judge_part`."""
 
 
 class LabelledImages(NamedTuple):
@@ -68,6 +71,26 @@ class LabelledImages(NamedTuple):
     """For image folders: which files were left out and what else was noticed."""
     subset_sizes: Sizes | None = None
     """Where only a part of a folder was read: the sizes of the splits for which it is enough."""
+    judge: Tensor | None = None
+    """Where only a part of a folder was read: the indices of those that are the folder's judge."""
+    files: tuple[str, ...] = ()
+    """For image folders: the path of each image below the folder."""
+    groups: Tensor | None = None
+    """int64 (N,): images with equal numbers belong together, as frames of one scene do, and stay
+    in one part of every division. None: each image may go anywhere."""
+
+    def part(self, indices: Tensor) -> LabelledImages:
+        """The images with these indices, in this order."""
+        images, labels = self.images[indices], self.labels[indices]
+        files = tuple(self.files[i] for i in indices.tolist()) if self.files else ()
+        return self._replace(
+            images=images,
+            labels=labels,
+            fingerprint=fingerprint(images, labels),
+            judge=None,
+            files=files,
+            groups=None if self.groups is None else self.groups[indices],
+        )
 
 
 class TrainTest(NamedTuple):
@@ -117,7 +140,7 @@ def labelled(
     check_labels(labels, len(class_names), f"{name}: labels")
     if len(class_names) < 2:
         raise ValueError(f"{shown(name)}: only one class, {class_names[0]}; it takes at least two")
-    missing = _without_images(class_names, labels)
+    missing = without_images(class_names, labels)
     if missing and split == "train":  # as where labels count from 1
         raise ValueError(
             f"{shown(name)}: {len(missing)} of {len(class_names)} classes have no image: "
@@ -125,27 +148,6 @@ def labelled(
         )
     images = torch.from_numpy(np.ascontiguousarray(pixels))
     return LabelledImages(images, labels, class_names, name, fingerprint(images, labels))
-
-
-def held_out(data: LabelledImages, share: float) -> TrainTest:
-    """A stratified share of the images as test images; the rest trains."""
-    n, classes = len(data.labels), len(data.class_names)
-    count = max(classes, round(share * n))
-    if n - count < classes:
-        raise ValueError(
-            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
-            f"too few to train {classes} classes"
-        )
-    sizes = n - count, 0, count  # by seed 0: the same images whatever the seed of a training
-    train, _, test = stratified_splits(data.labels, sizes, class_names=data.class_names)
-    how = f"{share:g} of the training images, held out"
-    return TrainTest(_subset(data, train), _subset(data, test), how)
-
-
-def _subset(data: LabelledImages, indices: Tensor) -> LabelledImages:
-    indices = indices.sort().values
-    images, labels = data.images[indices], data.labels[indices]
-    return data._replace(images=images, labels=labels, fingerprint=fingerprint(images, labels))
 
 
 def with_classes_of(train: LabelledImages, found: LabelledImages, place: str) -> LabelledImages:
@@ -180,13 +182,14 @@ def checked(both: TrainTest) -> TrainTest:
 
 def absent_classes(class_names: Sequence[str], labels: Tensor) -> str | None:
     """A line about the classes that no test image has; None where each has some."""
-    if not (absent := _without_images(class_names, labels)):
+    if not (absent := without_images(class_names, labels)):
         return None
     classes = f"{len(absent)} of {len(class_names)} classes: {listed(absent)}"
     return f"no test images of {classes}; the test says nothing about them"
 
 
-def _without_images(class_names: Sequence[str], labels: Tensor) -> list[str]:
+def without_images(class_names: Sequence[str], labels: Tensor) -> list[str]:
+    """The names of the classes that no label is of."""
     present = set(labels.tolist())
     return [name for i, name in enumerate(class_names) if i not in present]
 
@@ -213,35 +216,6 @@ def default_sizes(n: int, classes: int = 1, *, pretrains: bool = True) -> Sizes:
     return pretrain, max(classes, min(SEARCH, n - pretrain - validation)), validation
 
 
-class SearchSubset(NamedTuple):
-    """The images of a large folder that a search reads: enough for its splits, and no others."""
-
-    sizes: Sizes | None = None
-    """None means `default_sizes`."""
-    seed: int = 0
-    pretrains: bool = True
-
-    def part_sizes(self, labels: Sequence[int]) -> Sizes:
-        """How many images each split has."""
-        classes = max(labels, default=0) + 1
-        return self.sizes or default_sizes(len(labels), classes, pretrains=self.pretrains)
-
-    def choose(self, labels: Sequence[int], class_names: Sequence[str] = ()) -> list[int] | None:
-        """Indices of as many images, and some of each class to spare; None if that is all of them.
-
-        The spare ones stand in for files that turn out to be bad.
-        """
-        sizes, every = self.part_sizes(labels), torch.as_tensor(labels)
-        if sum(sizes) == len(every):
-            return None
-        parts = stratified_splits(every, sizes, self.seed, class_names=class_names)
-        wanted = every[torch.cat(parts)].bincount(minlength=int(every.max()) + 1)
-        wanted += 2 + wanted // 50
-        members = _members(every, self.seed, len(wanted))
-        chosen = torch.cat([each[:n] for each, n in zip(members, wanted.tolist(), strict=True)])
-        return None if len(chosen) == len(every) else chosen.sort().values.tolist()
-
-
 def stratified_splits(
     labels: Tensor | Sequence[int],
     sizes: Sizes | None = None,
@@ -262,23 +236,23 @@ def stratified_splits(
     labels = torch.as_tensor(labels).cpu()
     classes = check_labels(labels, len(class_names) or None)
     sizes = default_sizes(len(labels), classes) if sizes is None else sizes
-    left = _members(labels, seed, classes)
-    _check_sizes(sizes, [len(c) for c in left], class_names or [str(c) for c in range(classes)])
+    left = members(labels, seed, classes)
+    check_sizes(sizes, [len(c) for c in left], class_names or [str(c) for c in range(classes)])
     parts = []
     for k, size in enumerate(sizes):
         later = sum(other > 0 for other in sizes[k + 1 :])  # images each class still has to keep
-        taken = _apportion([len(c) for c in left], size, later)
-        parts.append(_interleaved([c[:n] for c, n in zip(left, taken, strict=True)]))
+        taken = apportion([len(c) for c in left], size, later)
+        parts.append(interleaved([c[:n] for c, n in zip(left, taken, strict=True)]))
         left = [c[n:] for c, n in zip(left, taken, strict=True)]
     return Splits(*parts)
 
 
-def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) -> None:
+def check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) -> None:
     """Raises ValueError unless every split can have images of every class."""
     if len(sizes) != 3 or any(type(size) is not int or size < 0 for size in sizes):
         numbers = "numbers of images for pretrain, search and validation"
         raise ValueError(f"sizes should be {numbers}, got {sizes}")
-    for part, size in zip(Splits._fields, sizes, strict=True):
+    for part, size in zip(Splits._fields, sizes, strict=False):
         if 0 < size < len(counts):
             raise ValueError(
                 f"{part} of {size} images cannot hold {len(counts)} classes; "
@@ -296,23 +270,29 @@ def _check_sizes(sizes: Sizes, counts: list[int], class_names: Sequence[str]) ->
         raise ValueError(f"sizes {tuple(sizes)} are {have}")
 
 
-def _members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:
+def random_order(places: Tensor, seed: int) -> Tensor:
+    """The order (N,) of different numbers (N,) that a hash of each and the seed gives."""
+    keys = sample_keys(hash_int(seed, _STREAM), 0, places)
+    return hash_keys(keys, torch.tensor(0)).argsort(stable=True)
+
+
+def members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:
     """Indices of the images of each class, in random order."""
-    keys = sample_keys(hash_int(seed, _STREAM), 0, torch.arange(len(labels)))
-    order = hash_keys(keys, torch.tensor(0)).argsort(stable=True)
+    order = random_order(torch.arange(len(labels)), seed)
     counts: list[int] = labels.bincount(minlength=classes).tolist()
     return list(torch.split(order[labels[order].argsort(stable=True)], counts))
 
 
-def _apportion(left: list[int], size: int, later: int) -> list[int]:
-    """How many of each class make a part of `size`: at least 1, and `later` stay of each.
+def apportion(left: list[int], size: int, later: int) -> list[int]:
+    """How many of each class make a part of `size`: `later` stay of each, and it has at least 1.
 
     Shares of `left` by largest remainders, in whole numbers, so that no rounding of floats decides.
+    A class with no more than `later` gives none; what the others have is enough for the size.
     """
     if size == 0:
         return [0] * len(left)
     total = sum(left)
-    top = [n - later for n in left]
+    top = [max(0, n - later) for n in left]
     taken = [min(max(n * size // total, 1), most) for n, most in zip(left, top, strict=True)]
     while gap := size - sum(taken):
         step = 1 if gap > 0 else -1
@@ -323,7 +303,7 @@ def _apportion(left: list[int], size: int, later: int) -> list[int]:
     return taken
 
 
-def _interleaved(groups: list[Tensor]) -> Tensor:
+def interleaved(groups: list[Tensor]) -> Tensor:
     """All entries, such that every prefix holds about the same share of every group."""
     ranks = [(torch.arange(len(g), dtype=torch.float64) + 0.5) / max(len(g), 1) for g in groups]
     return torch.cat(groups)[torch.cat(ranks).argsort(stable=True)]

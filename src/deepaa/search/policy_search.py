@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, default_sizes, stratified_splits
+from deepaa.data import LabelledImages, Splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import DROPPED_IDENTITY, Policy, load_policy
@@ -72,11 +72,8 @@ class PolicySearch:
         if self._phase not in ("pretrain", "search"):
             self.later_state, self._state = self._state, {}
         classes = len(data.class_names)
-        sizes = sizes or default_sizes(len(data.labels), classes, pretrains=self.pretrains)
         kept = distributed.from_main(self._kept_splits)
-        self.splits = kept or stratified_splits(
-            data.labels, sizes, search.seed, class_names=data.class_names
-        )
+        self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
         self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
@@ -191,7 +188,7 @@ class PolicySearch:
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
-        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
+        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)

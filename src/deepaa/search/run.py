@@ -104,7 +104,8 @@ class SearchRequest:
         from_python = ["the images"] if spec is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
-        data = spec and replace(spec, subset_sizes=images.subset_sizes).to_json()
+        judged = images.judge is not None and len(images.judge) > 0
+        spec = spec and replace(spec, subset_sizes=images.subset_sizes, subset_judged=judged)
         return {
             "kind": KIND,
             **settings.to_json(),
@@ -113,7 +114,7 @@ class SearchRequest:
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
             "source": {
-                "data": data,
+                "data": spec and spec.to_json(),
                 "weights": None if self.weights is None else str(Path(self.weights).resolve()),
                 "operations": self.operations,
                 "from_python": from_python,
@@ -179,7 +180,7 @@ def _stored_sizes(out: Path) -> Sizes | None:
     """The sizes of the splits that a run has."""
     if not (out / SPLITS).exists():
         return None
-    first, second, third = (len(part) for part in read_json(out / SPLITS).values())
+    first, second, third, *_ = (len(part) for part in read_json(out / SPLITS).values())
     return first, second, third
 
 

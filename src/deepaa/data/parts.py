@@ -1,0 +1,275 @@
+"""Parts of labelled images by class and group: judge, splits of a search, folds, held-out images.
+
+Every division is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa import distributed
+from deepaa.data.image_file import listed
+from deepaa.data.splits import (
+    LabelledImages,
+    Sizes,
+    Splits,
+    TrainTest,
+    apportion,
+    check_labels,
+    check_sizes,
+    checked,
+    default_sizes,
+    interleaved,
+    members,
+    random_order,
+    stratified_splits,
+    without_images,
+)
+from deepaa.data.whole_groups import divide_groups, groups_of_classes
+
+LEAST_JUDGED = 2_000
+"""Of fewer images none are set aside to judge: folds over all of them judge better."""
+JUDGE_SHARE, MOST_JUDGED = 0.2, 10_000
+"""Share of the images that judges, and the most images that do."""
+KEPT = 3
+"""Images of every class, or groups with such, that the judge leaves: one for each other split."""
+_JUDGE, _FOLDS, _HALVES = 0x4A55, 0x464F, 0x4841
+"""Added to seeds: the divisions of one set of images have nothing to do with each other."""
+
+_log = logging.getLogger(__name__)
+
+
+def judge_part(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> Tensor:
+    """Indices, ascending, of the images that judge policies: a fifth of them, at most 10,000.
+
+    By class and in whole groups. Empty below 2,000 images, and where classes are so small that
+    they cannot spare that many.
+    """
+    nothing = torch.empty(0, dtype=torch.int64)
+    if len(labels) < LEAST_JUDGED:
+        return nothing
+    counts: list[int] = labels.bincount(minlength=check_labels(labels)).tolist()
+    spare = [max(0, n - KEPT) for n in counts]
+    size = max(min(round(JUDGE_SHARE * len(labels)), MOST_JUDGED), sum(n > 0 for n in spare))
+    if size > sum(spare):
+        return nothing
+    taken = apportion(counts, size, KEPT)
+    if groups is None:
+        found = members(labels, seed + _JUDGE, len(counts))
+        chosen = [each[:n] for each, n in zip(found, taken, strict=True)]
+        return torch.cat(chosen).sort().values
+    left = [n - k for n, k in zip(counts, taken, strict=True)]
+    part = divide_groups(labels, groups, (left, taken), (KEPT, 1), seed + _JUDGE)
+    return (part == 1).nonzero()[:, 0]
+
+
+def folds(labels: Tensor, groups: Tensor | None = None, count: int = 5, seed: int = 0) -> Tensor:
+    """The fold (N,) of each image, in 0..count-1: by class, and groups whole.
+
+    Without groups, folds differ by one image at most, and so do the images of a class in them.
+    """
+    numbers = torch.arange(len(labels)) if groups is None else torch.unique(groups)
+    if not 2 <= count <= len(numbers):
+        what = "images" if groups is None else f"groups ({len(labels):,} images)"
+        raise ValueError(f"{count} folds: expected 2 to {len(numbers):,}, the number of {what}")
+    return _dealt(labels, groups, count, seed + _FOLDS)
+
+
+def halves(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> Tensor:
+    """Whether each image (N,) is in the half that chooses; by class, and groups whole."""
+    return _dealt(labels, groups, 2, seed + _HALVES) == 0
+
+
+def _dealt(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
+    """The part (N,) of each image of `count` equal ones."""
+    if not len(labels):
+        return torch.empty(0, dtype=torch.int64)
+    classes = check_labels(labels)
+    parts = torch.empty(len(labels), dtype=torch.int64)
+    # dealt like cards, class after class
+    parts[torch.cat(members(labels, seed, classes))] = torch.arange(len(labels)) % count
+    if groups is None:
+        return parts
+    targets = [labels[parts == k].bincount(minlength=classes).tolist() for k in range(count)]
+    return divide_groups(labels, groups, targets, (1,) * count, seed)
+
+
+# Searches
+
+
+def search_splits(
+    data: LabelledImages, sizes: Sizes | None = None, seed: int = 0, *, pretrains: bool = True
+) -> Splits:
+    """The judge, and what else a search takes of the images it leaves, by class and group.
+
+    The judge is the same for every seed, so that it is new to the policies of all searches.
+
+    Args:
+        sizes: Images for pretrain, search and validation, exact where there are no groups; None
+            means the `default_sizes` of what the judge leaves.
+        pretrains: Whether a network is trained, for the default sizes.
+    """
+    judge = judge_part(data.labels, data.groups) if data.judge is None else data.judge
+    rest, names = others(judge, len(data.labels)), data.class_names
+    labels, groups = data.labels[rest], None if data.groups is None else data.groups[rest]
+    sizes = sizes or default_sizes(len(rest), len(names), pretrains=pretrains)
+    _check_room(sizes, len(rest), len(judge))
+    if groups is None:
+        found = list(stratified_splits(labels, sizes, seed, class_names=names)[:3])
+    else:
+        found = _grouped_splits(labels, groups, sizes, seed, names)
+    if len(judge) and (absent := without_images(names, data.labels[judge])):
+        classes = f"no images of {len(absent)} of {len(names)} classes: {listed(absent)}"
+        _warn(f"{data.name}: the judge has {classes}; it says nothing about them")
+    pretrain, search, validation = (rest[part] for part in found)
+    return Splits(pretrain, search, validation, judge)
+
+
+def others(indices: Tensor, n: int) -> Tensor:
+    """The indices in 0..n-1 that are not among these, ascending."""
+    left = torch.ones(n, dtype=torch.bool)
+    left[indices] = False
+    return left.nonzero()[:, 0]
+
+
+def _check_room(sizes: Sizes, left: int, judged: int) -> None:
+    """Refuse sizes that would fit if there were no judge, and say so."""
+    if judged and len(sizes) == 3 and left < sum(sizes) <= left + judged:
+        raise ValueError(
+            f"sizes {tuple(sizes)} are {sum(sizes):,} images, but the judge, which a search never "
+            f"sees, has {judged:,} of the {left + judged:,}; {left:,} are left"
+        )
+
+
+def _grouped_splits(
+    labels: Tensor, groups: Tensor, sizes: Sizes, seed: int, names: Sequence[str]
+) -> list[Tensor]:
+    """Pretrain, search and validation of whole groups; each has every class."""
+    counts: list[int] = labels.bincount(minlength=len(names)).tolist()
+    check_sizes(sizes, counts, names)
+    wanted = [k for k, size in enumerate(sizes) if size]
+    have = groups_of_classes(labels, groups, len(names))
+    few = [f"{name} ({n})" for name, n in zip(names, have, strict=True) if n < len(wanted)]
+    if few:
+        raise ValueError(
+            f"{len(wanted)} disjoint parts need at least {len(wanted)} groups with images of every "
+            f"class; too few in: {listed(few)}"
+        )
+    targets, left = [], counts
+    for k, size in enumerate(sizes):
+        taken = apportion(left, size, sum(other > k for other in wanted))
+        targets.append(taken)
+        left = [n - m for n, m in zip(left, taken, strict=True)]
+    part = divide_groups(labels, groups, (*targets, left), (1, 1, 1, 0), seed)
+    for k in wanted:
+        if absent := without_images(names, labels[part == k]):
+            raise ValueError(
+                f"groups: {Splits._fields[k]} gets no images of {listed(absent)}, whose groups "
+                "hold several classes; smaller groups may help"
+            )
+    found = members(labels, seed, len(names))
+    return [interleaved([each[part[each] == k] for each in found]) for k in range(3)]
+
+
+class Chosen(NamedTuple):
+    """The images of a large folder that a search reads."""
+
+    places: list[int]
+    """Their indices, ascending."""
+    judge: list[int]
+    """Those of them that are the judge."""
+    sizes: Sizes
+    """Of the splits for which the others are enough."""
+
+
+class SearchSubset(NamedTuple):
+    """Says which images of a large folder a search reads: enough for its splits, and no others."""
+
+    sizes: Sizes | None = None
+    """None means `default_sizes`."""
+    seed: int = 0
+    pretrains: bool = True
+    judged: bool = True
+    """Whether some are set aside as the judge; the first versions did not."""
+
+    def choose(
+        self, labels: Sequence[int], class_names: Sequence[str] = (), groups: Tensor | None = None
+    ) -> Chosen | None:
+        """The judge of all images, enough others, and some of each class to spare.
+
+        The spare ones stand in for files that turn out to be bad. None if that is all of them.
+        """
+        every = torch.as_tensor(labels)
+        classes = len(class_names) or int(every.max()) + 1
+        judge = judge_part(every, groups) if self.judged else torch.empty(0, dtype=torch.int64)
+        rest = others(judge, len(every))
+        sizes = self.sizes or default_sizes(len(rest), classes, pretrains=self.pretrains)
+        _check_room(sizes, len(rest), len(judge))
+        if sum(sizes) == len(rest):
+            return None
+        names = class_names or [str(c) for c in range(classes)]
+        if groups is None:
+            places = self._enough(every[rest], sizes, names)
+        else:
+            places = self._enough_groups(every[rest], groups[rest], sizes, names)
+        if len(places) == len(rest):
+            return None
+        found = torch.cat([judge, rest[places]]).sort().values
+        return Chosen(found.tolist(), judge.tolist(), sizes)
+
+    def _enough(self, labels: Tensor, sizes: Sizes, names: Sequence[str]) -> Tensor:
+        parts = stratified_splits(labels, sizes, self.seed, class_names=names)
+        wanted = labels[torch.cat(parts)].bincount(minlength=len(names))
+        wanted += 2 + wanted // 50
+        found = members(labels, self.seed, len(wanted))
+        return torch.cat([each[:n] for each, n in zip(found, wanted.tolist(), strict=True)])
+
+    def _enough_groups(
+        self, labels: Tensor, groups: Tensor, sizes: Sizes, names: Sequence[str]
+    ) -> Tensor:
+        """Whole groups: those of the splits, and as many more as it takes."""
+        parts = _grouped_splits(labels, groups, sizes, self.seed, names)
+        chosen = torch.zeros(len(labels), dtype=torch.bool)
+        chosen[torch.cat(parts)] = True
+        wanted = min(sum(sizes) + sum(sizes) // 50 + 2 * len(names), len(labels))
+        left, counts = torch.unique(groups[~chosen], return_counts=True)
+        order = random_order(left, self.seed)
+        before = counts[order].cumsum(0) - counts[order]
+        more = left[order[before < wanted - int(chosen.sum())]]
+        chosen |= torch.isin(groups, more)
+        return chosen.nonzero()[:, 0]
+
+
+# Held-out images
+
+
+def held_out(data: LabelledImages, share: float) -> TrainTest:
+    """A stratified share of the images as test images, in whole groups; the rest trains."""
+    n, classes = len(data.labels), len(data.class_names)
+    count = max(classes, round(share * n))
+    if n - count < classes:
+        raise ValueError(
+            f"{data.name}: a held-out share of {share:g} leaves {max(0, n - count)} of {n} images, "
+            f"too few to train {classes} classes"
+        )
+    how = f"{share:g} of the training images, held out"
+    sizes = n - count, 0, count  # by seed 0: the same images whatever the seed of a training
+    train, _, test, _ = stratified_splits(data.labels, sizes, class_names=data.class_names)
+    if data.groups is None:
+        return TrainTest(data.part(train.sort().values), data.part(test.sort().values), how)
+    targets = [data.labels[part].bincount(minlength=classes).tolist() for part in (train, test)]
+    part = divide_groups(data.labels, data.groups, targets, (1, 1), 0)
+    if not (part == 1).any():
+        raise ValueError(f"{data.name}: all {n:,} images are one group, so none can be held out")
+    kept, tested = (data.part((part == k).nonzero()[:, 0]) for k in range(2))
+    return checked(TrainTest(kept, tested, f"{how} in whole groups"))
+
+
+def _warn(line: str) -> None:
+    if distributed.is_main():
+        _log.warning("%s", line)
