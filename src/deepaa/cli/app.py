@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from deepaa.cli.bench import ops
+from deepaa.cli.contest import contest
 from deepaa.cli.doctor import doctor
 from deepaa.cli.policies import compare, convert, policies, preview, show
 from deepaa.cli.report import report
@@ -36,6 +37,7 @@ bench = typer.Typer(
 for command, example in (
     (show, "deepaa show deepta --top 3"),
     (search, "deepaa search --data my_images/ --out run"),
+    (contest, "deepaa contest --data my_images/ --policy run/found.json"),
     (train, "deepaa train --policy run/policy.json --epochs 10 --seeds 2"),
     (report, "deepaa report run --figures figures"),
     (preview, "deepaa preview deepta --data photos/ --out grid.png"),

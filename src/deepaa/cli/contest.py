@@ -34,7 +34,7 @@ def contest(
     policy: Annotated[
         list[str],
         typer.Option(
-            help="A policy that takes part: a name (see deepaa policies) or a file. May be repeated."
+            help="A policy that takes part, a name (see deepaa policies) or a file. May be repeated."
         ),
     ] = NOTHING,
     usual: Annotated[
@@ -87,7 +87,7 @@ def contest(
     Ctrl-C or SIGTERM saves and leaves; the same command goes on.
     """
     from deepaa.data import DataSpec
-    from deepaa.distributed import joined
+    from deepaa.distributed import joined, world_size
     from deepaa.runs import StopRequest
     from deepaa.search import ContestConfig, ContestRequest, contest_forecast, open_contest
 
@@ -105,7 +105,7 @@ def contest(
     )
     stop = StopRequest()
     with (
-        joined(device, alone="deepaa contest") as where,
+        joined(device) as where,
         open_contest(
             request,
             out,
@@ -116,6 +116,8 @@ def contest(
             stop=lambda: stop.requested,
         ) as opened,
     ):
+        if world_size() > 1:
+            raise ValueError("deepaa contest runs in one process, not under torchrun")
         for name, text in contest_forecast(opened.contest).items():
             typer.echo(f"{name:10} {text}", err=not dry_run)
         if dry_run:

@@ -84,6 +84,13 @@ Read = Annotated[
         "pixels. May be repeated.",
     ),
 ]
+Groups = Annotated[
+    str | None,
+    data_option(
+        help="What keeps images that belong together in one part, as frames of a scene: a pattern "
+        "over file names, a .csv file of file and group, or the name of an array of the .npz."
+    ),
+]
 OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
@@ -117,6 +124,41 @@ TensorBoard = Annotated[
         "--tensorboard", help="Log to the run's folder tensorboard too; the history is always kept."
     ),
 ]
+
+
+# Contests
+
+Switch = StrEnum("Switch", ["on", "off"])
+ContestPasses = Annotated[
+    int | None,
+    run_option(
+        min=1,
+        help="Most images through the network in the contest. Default: 20 million on CUDA, 3 "
+        "million on a CPU.",
+    ),
+]
+TargetEpochs = Annotated[
+    int | None,
+    run_option(
+        min=1,
+        help="Epochs of the training that the policy is for. Default: 200, and more of few images.",
+    ),
+]
+Protect = Annotated[
+    bool,
+    typer.Option(
+        "--protect/--no-protect",
+        help="Leave out operations that turn one class into another, as a flip does 'left'.",
+    ),
+]
+
+
+def absolute_policy(policy: str) -> str:
+    """A policy that means the same from every working folder: a name, or an absolute path."""
+    from deepaa.policy import parse_policy_ref
+
+    is_file = not parse_policy_ref(policy).is_name and Path(policy).is_file()
+    return str(Path(policy).resolve()) if is_file else policy
 
 
 def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,24 +13,13 @@ from deepaa.cli.options import NOTHING, network_option, run_option
 
 if TYPE_CHECKING:
     from deepaa.runs import StopRequest
-    from deepaa.search import PolicySearch, SearchRequest
+    from deepaa.search import Cost, PolicySearch, ProvedSearch, SearchRequest
 
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
+WITH_RESUME |= {"tensorboard"}
 """Options that say nothing about what is searched."""
 OF_SEARCH = ("max_layers", "steps", "seed", "precision")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
-ADVICE = """\
-Use it:
-
-    from deepaa import DeepAutoAugment
-    augment = DeepAutoAugment({path!r})
-    images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
-
-It stands instead of your own crop, flip and cutout: remove those. Resize first, normalise after."""
-CAUTION = """
-One short training of each proves little: seeds alone move such figures by about a point. Train as \
-long as you mean to, with several seeds, before you decide."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
 
 
@@ -97,19 +85,20 @@ def search(
     precision: options.Precision = None,
     checkpoint_seconds: options.CheckpointSeconds = 60.0,
     dry_run: options.DryRun = False,
-    verify: Annotated[
-        bool, run_option("--verify", help="Then train with it, crop and flip, and TrivialAugment.")
-    ] = False,
-    verify_epochs: Annotated[
-        int | None, run_option(min=1, help="Epochs of each. Default: 20, and more of few images.")
-    ] = None,
+    contest: Annotated[
+        options.Switch,
+        run_option(help="Train with the found policy and others in the end, and take the best."),
+    ] = options.Switch.on,
+    contest_passes: options.ContestPasses = None,
+    target_epochs: options.TargetEpochs = None,
     tensorboard: options.TensorBoard = False,
 ) -> None:
-    """Find an augmentation policy for labelled images.
+    """Find the augmentation policy that helps on your labelled images, if one does.
 
     A network is trained on a part of the images. Then layer after layer is found: the distribution
     over transformations that turns the gradient of an augmented image towards the gradient of
-    other images of its class. No other network is trained.
+    other images of its class. Last comes a contest by training between the found policy, policies
+    that need no search, and no augmentation, judged by images that took part in nothing before.
 
     Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
     torchrun --nproc-per-node 4 -m deepaa search ...
@@ -118,7 +107,14 @@ def search(
     from deepaa.distributed import is_main, joined, run_on_all
     from deepaa.ops import import_operations
     from deepaa.runs import StopRequest
-    from deepaa.search import SearchRequest, SettingsRequest, forecast, open_search
+    from deepaa.search import (
+        ContestConfig,
+        SearchRequest,
+        SettingsRequest,
+        forecast,
+        open_search,
+        search_cost,
+    )
 
     params = context.params
 
@@ -143,6 +139,7 @@ def search(
             weights=weights,
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
+            contest=ContestConfig(contest_passes, target_epochs) if contest == "on" else None,
         )
 
     stop, folder = StopRequest(), resume or out
@@ -158,15 +155,14 @@ def search(
             checkpoint_seconds=checkpoint_seconds,
             stop=lambda: stop.requested,
         ) as opened:
-            _advise(request, opened)
+            _advise(request, opened.search)
+            cost = search_cost(opened)
             if dry_run:
-                for name, text in forecast(opened).items() if is_main() else ():
+                for name, text in forecast(opened, cost).items() if is_main() else ():
                     typer.echo(f"{name:8} {text}")
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
-                _follow(opened, folder, stop, tensorboard=tensorboard)
-                if verify and is_main():
-                    _verify(request, opened, folder, verify_epochs, stop)
+                _follow(opened, cost, folder, stop, tensorboard=tensorboard)
 
 
 def _sizes(splits: str) -> tuple[int, int, int]:
@@ -199,16 +195,23 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
-def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
-    """Run the search, show its records as they come, and print the policy in the end."""
+def _follow(
+    proved: ProvedSearch, cost: Cost, out: Path, stop: StopRequest, *, tensorboard: bool
+) -> None:
+    """Run the search and its contest, show records as they come, and print the result."""
     from deepaa.distributed import is_main
     from deepaa.runs import FOLDER, TensorBoardLog, notify
-    from deepaa.search import SearchProgress
+    from deepaa.search import SearchProgress, cheaper
 
+    notify(cost.text())
+    if (hint := cheaper(proved, cost)) is not None:
+        notify(f"hint: {hint}")
+    if not proved.is_searched:
+        notify(proved.too_few)
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
-    progress = SearchProgress(search)
+    progress = SearchProgress(proved, cost)
     try:
-        for record in search:
+        for record in proved:
             progress(record)
             if log is not None:
                 log.add(record)
@@ -216,59 +219,36 @@ def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: 
         progress.clear()
         if log is not None:
             log.close()
-    if search.stopped:
+    if proved.stopped:
         notify(f"stopped and saved; go on with: deepaa search --resume {out}")
         raise typer.Exit(stop.exit_code or 143)
     if is_main():
-        _print_policy(search, out)
+        _print_result(proved, out)
 
 
-def _print_policy(search: PolicySearch, out: Path) -> None:
-    """Print the policy, where it is, and how to use it; write a picture of it."""
+def _print_result(proved: ProvedSearch, out: Path) -> None:
+    """Print what was found and what the contest says, where all is, and how to use it."""
+    from deepaa.cli.contest import print_contest, print_use
     from deepaa.report import policy_lines, policy_table, preview_grid
-    from deepaa.runs import notify
 
-    path, picture = out / "policy.json", out / "preview.png"
-    if not search.policy.depth:
-        notify("no layer helped: the policy changes nothing")
+    search, found = proved.search, out / "found.json"
     console = options.plain_console()
-    for line in policy_lines(policy_table(search.policy, str(path), top=4), console.encoding):
-        console.print(line)
-    images = search.data.images[search.splits.search[:8]]
-    preview_grid(images, search.policy, title="policy").save(picture)
+    if proved.is_searched:
+        if not proved.found.depth:
+            typer.echo("no layer helped: the search found nothing")
+        for line in policy_lines(policy_table(proved.found, str(found), top=4), console.encoding):
+            console.print(line)
+    images, picture = search.data.images[search.splits.search[:8]], out / "preview.png"
+    preview_grid(images, proved.policy, title="policy").save(picture)
     typer.echo(
-        f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n"
-        f"a page   deepaa report {out}\n\n{ADVICE.format(path=str(path))}"
+        f"\npolicy   {out / 'policy.json'}\nfound    {found}\npreview  {picture}\n"
+        f"history  {out / 'history.jsonl'}\na page   deepaa report {out}"
     )
-
-
-def _verify(
-    request: SearchRequest, search: PolicySearch, out: Path, epochs: int | None, stop: StopRequest
-) -> None:
-    """Train shortly with the policy and others, print a table of it, and keep it in a file."""
-    from deepaa.data import DataSpec
-    from deepaa.runs import StopAskedError, notify, write_json
-    from deepaa.search import run_trial, trial_epochs, trial_images
-
-    assert isinstance(request.data, DataSpec)
-    trial = trial_images(search, request.data.load_test())
-    images, count = len(trial.train.labels), len(trial.test.labels)
-    epochs = epochs or trial_epochs(images)
+    if proved.contest is not None:
+        print_contest(proved.contest, out)
+        return
+    print_use(proved.policy, out / "policy.json")
     typer.echo(
-        f"\n{epochs} epochs on {images:,} images, accuracy on {count:,} "
-        f"{trial.how}:\n\n{'':16}{'accuracy':>10}{'loss':>8}{'seconds':>9}"
+        "\nNothing is proved: without a contest nobody knows whether this policy helps. "
+        f"Ask with: deepaa contest --policy {out / 'policy.json'} --data ..."
     )
-    rows: list[dict[str, Any]] = []
-    try:
-        for result in run_trial(search, trial, epochs, lambda: stop.requested):
-            loss = result.loss if math.isfinite(result.loss) else None  # as JSON has it
-            rows.append({**result._asdict(), "loss": loss})
-            accuracy = f"{100 * result.accuracy:.1f} %"
-            typer.echo(f"{result.name:16}{accuracy:>10}{result.loss:8.3f}{result.seconds:9.0f}")
-    except StopAskedError:
-        again = f"deepaa search --resume {out} --verify"
-        notify(f"stopped; the policy is there, compare it with: {again}")
-        raise typer.Exit(stop.exit_code) from None
-    typer.echo(CAUTION)
-    report = {"epochs": epochs, "train": images, "test": count, "results": rows}
-    write_json(out / "verify.json", report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ OF_TRAINING += ["precision", "compile"]
 """Options that are fields of `TrainConfig`."""
 OF_RUN = ["parallel", "workers", "checkpoint_seconds", "download", "tensorboard", "scan", "dry_run"]
 """Options that are fields of `RunOptions`."""
-Switch = StrEnum("Switch", ["on", "off"])
 _policy = partial(typer.Option, rich_help_panel="The policy")
 _training = partial(typer.Option, rich_help_panel="The training")
 
@@ -48,7 +46,7 @@ def train(
         ),
     ] = NOTHING,
     defaults: Annotated[
-        Switch | None,
+        options.Switch | None,
         _policy(
             help="Crop, flip and, on small images, cutout behind the policy. Default: as its "
             "authors evaluate it."

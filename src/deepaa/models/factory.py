@@ -181,6 +181,8 @@ def load_model(
     seed: int,
     weights: str | Path | None = None,
     normalisation: tuple[Levels, Levels] | None = None,
+    *,
+    new_head: bool = False,
 ) -> nn.Module:
     """The network that `--model` means, for uint8 batches, with fresh weights by the seed.
 
@@ -189,6 +191,7 @@ def load_model(
         images: uint8 (N, C, H, W), by whose statistics a network with a name normalises.
         weights: A safetensors file of its state.
         normalisation: Mean and deviation of the channels in place of those of the images.
+        new_head: Let a last layer for another number of classes keep its fresh weights.
     """
     module, colon, _ = spec.partition(":")
     if colon and module not in LIBRARIES:
@@ -198,7 +201,7 @@ def load_model(
         channels = images.shape[1]
         model = build_model(spec, classes, mean=mean, std=std, channels=channels, seed=seed)
     if weights is not None:
-        _load_weights(model, Path(weights))
+        _load_weights(model, Path(weights), new_head=new_head)
     return model
 
 
@@ -222,7 +225,7 @@ def _call_factory(spec: str, classes: int, seed: int) -> nn.Module:
     return model
 
 
-def _load_weights(model: nn.Module, path: Path) -> None:
+def _load_weights(model: nn.Module, path: Path, *, new_head: bool) -> None:
     if not path.is_file():
         raise ValueError(f"--weights {path}: no such file")
     try:
@@ -233,6 +236,12 @@ def _load_weights(model: nn.Module, path: Path) -> None:
     inner = dict(model.named_children()).get("network")
     if inner is not None and state.keys() == inner.state_dict().keys():
         model = inner
+    if new_head:
+        fresh = model.state_dict()
+        last = [name for name, _ in model.named_parameters()][-1].rpartition(".")[0]
+        other = [n for n in state if n in fresh and state[n].shape != fresh[n].shape]
+        if other and all(name.rpartition(".")[0] == last for name in other):
+            state |= {name: fresh[name] for name in other}
     try:
         model.load_state_dict(state)
     except RuntimeError as error:

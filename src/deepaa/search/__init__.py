@@ -1,24 +1,36 @@
-"""Searches for policies: from images to a policy, with presets, costs and short trainings.
+"""Searches for policies: from images to a policy that training has proved.
 
-Here belongs what decides how a policy is found; the method of the paper is in
-`gradient_matching`. The options and results of `deepaa search` are the matter of `deepaa.cli`.
+Here belongs what decides how a policy is found; the method of the paper is in `gradient_matching`,
+the trainings that decide between policies in `contest`. The options and results of `deepaa search`
+are the matter of `deepaa.cli`.
 """
 
+from deepaa.search.contest import (
+    ContestConfig as ContestConfig,
+    ContestProgress as ContestProgress,
+    ContestRequest as ContestRequest,
+    ContestResult as ContestResult,
+    ContestRun as ContestRun,
+    contest as contest,
+    open_contest as open_contest,
+)
+from deepaa.search.cost import (
+    Cost as Cost,
+    cheaper as cheaper,
+    contest_forecast as contest_forecast,
+    forecast as forecast,
+    search_cost as search_cost,
+)
 from deepaa.search.gradient_matching.rewards import SearchData as SearchData
 from deepaa.search.gradient_matching.search import (
     LayerRecord as LayerRecord,
     Search as Search,
     StepRecord as StepRecord,
 )
-from deepaa.search.policy_search import (
-    PolicySearch as PolicySearch,
-    forecast as forecast,
-    run_trial as run_trial,
-    trial_epochs as trial_epochs,
-    trial_images as trial_images,
-)
+from deepaa.search.policy_search import PolicySearch as PolicySearch
+from deepaa.search.progress import SearchProgress as SearchProgress
+from deepaa.search.proved import ProvedSearch as ProvedSearch
 from deepaa.search.run import (
-    SearchProgress as SearchProgress,
     SearchRequest as SearchRequest,
     find_policy as find_policy,
     open_search as open_search,

@@ -95,12 +95,10 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
 
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
-    second = plan.second(len(plan.names))
-    longer = f", then {second} or more of those that stay" if second is not None else ""
-    left = f"; {len(plan.left_out)} candidates are left out" if plan.left_out else ""
+    left = f"; {len(plan.left_out)} others are left out" if plan.left_out else ""
     return (
-        f"{len(plan.names)} candidates, {plan.first} epochs each{longer}; at most "
-        f"{plan.most_passes():,} passes{left}"
+        f"{len(plan.names)} candidates, {plan.first} epochs each, more for those that stay: at "
+        f"most {plan.most_passes():,} passes{left}"
     )
 
 
@@ -177,5 +175,3 @@ def memory_needed(config: SearchConfig, model: nn.Module, images: Tensor, rows: 
     # values and their tangents, or their gradients; weights, v, two of g and the direction
     most = max(config.validation, config.chains, config.prefixes * rows)
     return 5 * weights + min(config.chunk, most) * (2 * counted[0] + images[0].nbytes)
-
-

@@ -10,9 +10,10 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.models import copy_model, is_large, load_model
-from deepaa.policy import Policy
+from deepaa.policy import Policy, SpaceName
 from deepaa.runs import POLICY
 from deepaa.search.contest import (
+    Candidate,
     Contest,
     ContestConfig,
     ContestRecord,
@@ -20,7 +21,6 @@ from deepaa.search.contest import (
     JudgedImages,
     LengthPlan,
     Network,
-    Candidate,
     all_candidates,
     contest_facts,
 )
@@ -49,6 +49,15 @@ class ProvedSearch:
         """Whether there are images enough for a search; without, there is only the contest."""
         if contest is not None:
             self.check_contest()
+
+    @property
+    def too_few(self) -> str:
+        """Why nothing is searched."""
+        count = len(self.search.data.labels)
+        return (
+            f"{count:,} images are too few for a search ({LEAST_SEARCHED:,} or more): policies "
+            "that need none are compared by training"
+        )
 
     @property
     def found(self) -> Policy:
@@ -101,7 +110,9 @@ class ProvedSearch:
         if search.given is None:
             images, classes = search.data.images, len(search.data.class_names)
             name = search.network_name
-            return Network(name, lambda seed: load_model(name, images, classes, seed), config, device)
+            return Network(
+                name, lambda seed: load_model(name, images, classes, seed), config, device
+            )
         return Network("your own", partial(fresh_copy, search.given), config, device)
 
     def plan(self, found: Policy | None = None) -> LengthPlan:
@@ -119,7 +130,7 @@ class ProvedSearch:
         )
 
     def _candidates(self, found: Policy | None) -> list[Candidate]:
-        space = "imagenet" if is_large(self.search.data.images) else "cifar"
+        space: SpaceName = "imagenet" if is_large(self.search.data.images) else "cifar"
         excludes = self.search.protection.excludes
         return all_candidates(space, found=found, excludes=excludes)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +23,18 @@ from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
-    ProgressLine,
     Run,
-    duration,
+    from_plain,
     is_interactive,
     read_config,
     read_json,
+    to_plain,
 )
-from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
+from deepaa.search.contest import ContestConfig, ContestRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
+from deepaa.search.progress import SearchProgress
+from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
-from deepaa.train import EpochRecord
 
 KIND = "search"
 """Of the run, in its config.json."""
@@ -57,6 +58,8 @@ class SearchRequest:
     """Images for pre-training, search and validation."""
     operations: tuple[str, ...] = ()
     """Where `settings.operations` were imported from, MODULE:NAME each."""
+    contest: ContestConfig | None = field(default_factory=ContestConfig)
+    """How policies are compared by training in the end; None for not at all."""
 
     def __post_init__(self) -> None:
         """Refuse weights that belong to nothing."""
@@ -93,6 +96,7 @@ class SearchRequest:
             pretrain=config["pretrain"],
             splits=None if config["splits"] is None else tuple(config["splits"]),
             operations=tuple(source["operations"]),
+            contest=config["contest"] and from_plain(ContestConfig, config["contest"]),
         )
 
     def to_config(
@@ -113,6 +117,7 @@ class SearchRequest:
             "splits": self.splits,
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
+            "contest": self.contest and to_plain(self.contest),
             "source": {
                 "data": spec and spec.to_json(),
                 "weights": None if self.weights is None else str(Path(self.weights).resolve()),
@@ -133,7 +138,7 @@ def open_search(
     download: bool = False,
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
-) -> Iterator[PolicySearch]:
+) -> Iterator[ProvedSearch]:
     """The search that a request means, in its run folder, which is closed in the end.
 
     Args:
@@ -157,7 +162,7 @@ def open_search(
     elif out is not None:
         run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
-        yield PolicySearch(
+        search = PolicySearch(
             images,
             **settings._asdict(),
             model=network,
@@ -168,6 +173,7 @@ def open_search(
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
         )
+        yield ProvedSearch(search, request.contest)
 
 
 def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
@@ -229,74 +235,6 @@ def _open_run(out: str | Path, config: dict[str, Any], *, resume: bool) -> Run |
     return distributed.run_on_main(lambda: Run(out, config, resume=resume))
 
 
-class SearchProgress:
-    """Shows the records of a search on stderr: call it with each."""
-
-    def __init__(self, search: PolicySearch) -> None:
-        """Nothing is shown before the first record."""
-        self.search, self.line = search, ProgressLine()
-        self.rate, self.passes = 0.0, 0  # image passes a second, smoothed, and their number so far
-
-    def __call__(self, record: Record) -> None:
-        """Show one record; a finished layer stays on the screen."""
-        if isinstance(record, LayerRecord):
-            self.passes = record.passes
-            self.line.message(
-                f"layer {record.layer} {'kept' if record.kept else 'dropped'} ({record.reason}): "
-                f"held-out similarity {record.improvement_mean:+.4f} over no augmentation, "
-                f"DeepTA {record.deepta_mean:+.4f}"
-            )
-        elif isinstance(record, EpochRecord):
-            self._show_epoch(record)
-        else:
-            is_last = record.step == self.search.config.steps
-            self.line.update(self.step_text(record), always=is_last)
-
-    def clear(self) -> None:
-        """Remove the line that changes; what stays on the screen stays."""
-        self.line.clear()
-
-    def _show_epoch(self, record: EpochRecord) -> None:
-        epochs = self.search.proxy.train.epochs
-        left = epochs - record.epoch - 1
-        text = (
-            f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
-            f"accuracy {record.accuracy:.3f}  left {duration(record.seconds * left)}"
-        )
-        self.line.update(text, always=left == 0)
-        warning = little_learnt(record, len(self.search.data.class_names))
-        if left == 0 and warning is not None:
-            self.line.message(f"warning: {warning}")
-
-    def step_text(self, record: StepRecord) -> str:
-        """Where the search is, how well the layer does, and the time that is left."""
-        config = self.search.config
-        if self.passes and record.step > 1:  # a first step compiles
-            now = (record.passes - self.passes) / max(record.seconds, 1e-6)
-            self.rate = 0.9 * self.rate + 0.1 * now if self.rate else now
-        self.passes = record.passes
-        passes = config.passes_left(len(self.search.space), record.layer, record.step)
-        left = f"left {duration(passes / self.rate)}  " if self.rate else ""
-        depth = config.layers or f"at most {config.max_layers}"
-        top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
-        return (
-            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  "
-            f"similarity {record.similarity:.3f}  {left}{top}"
-        )
-
-
-def little_learnt(record: EpochRecord, classes: int) -> str | None:
-    """A warning about a network that is hardly better than guessing; None for a better one."""
-    chance = 1 / classes
-    if record.accuracy >= max(2 * chance, chance + 0.1):
-        return None
-    return (
-        f"the network has learnt little: accuracy {record.accuracy:.2f} on augmented images, and "
-        f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs or more "
-        "images (--splits) may help"
-    )
-
-
 def find_policy(
     data: object = None,
     model: nn.Module | str | None = None,
@@ -313,12 +251,13 @@ def find_policy(
     proxy: ProxyConfig | None = None,
     device: torch.device | str | None = None,
     sizes: Sizes | None = None,
+    contest: bool | ContestConfig = True,
     out: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
-    progress: bool | Callable[[Record], None] | None = None,
+    progress: bool | Callable[[Record | ContestRecord], None] | None = None,
     **settings: Any,
 ) -> Policy:
-    """The policy that a search finds for labelled images.
+    """The policy that a search finds for labelled images, or another that trains better on them.
 
     What is not explained here is an option of `deepaa search` and means the same: weights, epochs,
     size, ops, exclude, preset, device, checkpoint_seconds.
@@ -332,6 +271,9 @@ def find_policy(
         config: All settings of the search, instead of the preset's.
         proxy: How a network is made and trained, instead of the preset's way.
         sizes: Images for pre-training, search and validation, as for `--splits`.
+        contest: Whether candidates are trained in the end: the found policy in several forms, and
+            others that need no search. The best is returned, and its `info["contest"]` says how
+            much better it is. False returns what the search found, and nothing is proved.
         out: A run folder. Called again with equal arguments, the search there goes on, or gives
             its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
         progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
@@ -350,7 +292,9 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    request = SearchRequest(wanted, _source(data, size), network, weights, pretrain, sizes)
+    held = ContestConfig() if contest is True else contest or None
+    source = _source(data, size)
+    request = SearchRequest(wanted, source, network, weights, pretrain, sizes, contest=held)
     where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
         _follow(search, progress)
@@ -366,7 +310,9 @@ def _source(data: object, size: int | None) -> DataSpec | LabelledImages:
     return as_images(data)
 
 
-def _follow(search: PolicySearch, progress: bool | Callable[[Record], None] | None) -> None:
+def _follow(
+    search: ProvedSearch, progress: bool | Callable[[Record | ContestRecord], None] | None
+) -> None:
     """Run the search to its end and show its records; Ctrl-C saves."""
     is_shown = is_interactive() if progress is None else progress is True
     display = SearchProgress(search) if is_shown else None

@@ -284,7 +284,9 @@ def image_outcomes(
     device = next((tensor.device for tensor in model.state_dict().values()), labels.device)
     losses, right = [], []
     with _eval_mode(model), torch.no_grad():
-        for some, truth in zip(images.split(batch), labels.split(batch), strict=True):
+        for some, truth in zip(
+            *(torch.split(part, batch) for part in (images, labels)), strict=True
+        ):
             logits, answers = model(some.to(device)).float(), truth.to(device)
             losses.append(F.cross_entropy(logits, answers, reduction="none"))
             right.append(logits.argmax(1) == answers)

@@ -1,4 +1,4 @@
-"""The candidates of a contest: no augmentation, what people use without a search, what was found."""
+"""The candidates of a contest: no augmentation, what needs no search, and what was found."""
 
 from __future__ import annotations
 
@@ -91,5 +91,7 @@ def all_candidates(
             kept.append(protected)
     names = [candidate.name for candidate in kept]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two policies of a contest are called {twice[0]!r}; give them other names")
+        raise ValueError(
+            f"two policies of a contest are called {twice[0]!r}; give them other names"
+        )
     return kept

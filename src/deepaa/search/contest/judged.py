@@ -41,20 +41,18 @@ class JudgedImages:
         """The images with the part that was set aside, `judge`; few images are cut into folds."""
         judge = data.judge if judge is None else judge
         judge = judge_part(data.labels, data.groups) if judge is None else judge
-        everything = torch.arange(len(data.labels))
+        everything, parts = torch.arange(len(data.labels)), list[Part]()
         if len(judge):
             is_train = torch.ones(len(data.labels), dtype=torch.bool)
             is_train[judge] = False
-            parts = (Part(everything[is_train], judge, torch.arange(len(judge))),)
+            parts.append(Part(everything[is_train], judge, torch.arange(len(judge))))
         else:
             judge, of = everything, folds(data.labels, data.groups, FOLDS)
-            parts = tuple(
-                Part(everything[of != k], everything[of == k], everything[of == k])
-                for k in range(FOLDS)
-            )
+            for k in range(FOLDS):
+                parts.append(Part(everything[of != k], everything[of == k], everything[of == k]))
         groups = None if data.groups is None else data.groups[judge]
         chooses = halves(data.labels[judge], groups)
-        return cls(data, parts, chooses, groups)
+        return cls(data, tuple(parts), chooses, groups)
 
     @property
     def train_images(self) -> int:
@@ -63,7 +61,7 @@ class JudgedImages:
 
     def facts(self) -> dict[str, object]:
         """What contest.json says about the images."""
-        groups = None if self.clusters is None else len(self.clusters.unique())
+        groups = None if self.clusters is None else len(torch.unique(self.clusters))
         judge = {
             "how": "part" if len(self.parts) == 1 else "folds",
             "images": len(self.chooses),

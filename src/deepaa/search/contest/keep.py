@@ -118,22 +118,9 @@ class ContestProgress:
         seconds = time.monotonic() - self._began
         if not isinstance(plan, LengthPlan) or passes == self._first:
             return "?"
-        left = max(0, passes_left(plan, self.contest))
+        left = max(0, plan.most_passes(self.contest.table) - passes)
         return duration(left * seconds / (passes - self._first))
 
     def clear(self) -> None:
         """Remove the line that changes."""
         self.line.clear()
-
-
-def passes_left(plan: LengthPlan, contest: Contest) -> int:
-    """Images through the network until a contest is over, if as many go on as can."""
-    rungs = plan.rungs(contest.table)
-    total = sum(rung.length * len(rung.names) * len(rung.seeds) for rung in rungs)
-    last = rungs[-1].length
-    if len(rungs) == 1 and (second := plan.second(len(plan.names))) is not None:
-        total, last = total + second * len(plan.names), second
-    total += last * 2 * plan.fresh_seeds
-    return total * plan.per_epoch - contest.passes
-
-

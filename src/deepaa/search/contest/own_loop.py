@@ -75,7 +75,9 @@ def contest(
     path = None if out is None else Path(out) / "contest.json"
     entries = _stored(path, plan)
     table = None if not entries else _table(entries, labels, groups)
-    while jobs := [Job(by, epochs, 0) for by in by_name] if table is None else plan.next_jobs(table):
+    while (
+        jobs := [Job(by, epochs, 0) for by in by_name] if table is None else plan.next_jobs(table)
+    ):
         job = jobs[0]
         stage = "proof of" if job.seed >= FIRST_FRESH_SEED else "training with"
         _LOGGER.info("%s %s, seed %d", stage, by_name[job.candidate].title, job.seed)
@@ -151,7 +153,7 @@ def _facts(table: ContestTable) -> dict[str, Any]:
         "images": len(table.chooses),
         "folds": None,
         "chooses": int(table.chooses.sum()),
-        "groups": None if clusters is None else len(clusters.unique()),
+        "groups": None if clusters is None else len(torch.unique(clusters)),
     }
     return {
         "data": {"name": "your own", "images": None, "judge": judge},

@@ -21,9 +21,9 @@ images, so that so many images go through the network."""
 FIRST_SHARE = 0.3
 """Share of the passes that the first rung gets."""
 LEAST_STEPS = 150
-"""Steps of the shortest training that tells candidates apart; for fewer, candidates are left out."""
-LONGER = 2.0
-"""A second rung is at least so many times as long as the first, or there is none."""
+"""Steps of the shortest training that tells candidates apart, or some are left out."""
+LONGER, GROWTH = 2, 4
+"""A rung is at least and at most so many times as long as the one before."""
 FIRST_FRESH_SEED = 1000
 """Seeds of the proof are counted from here: no rung uses them."""
 
@@ -86,6 +86,10 @@ class Plan:
         """The rungs that are known so far; the last is the one that decides."""
         raise NotImplementedError
 
+    def proof_length(self, table: ContestTable) -> int:
+        """Epochs of the trainings that prove."""
+        return self.rungs(table)[-1].length
+
     def to_json(self, table: ContestTable) -> dict[str, Any]:
         """What contest.json says of the plan."""
         lengths = list(dict.fromkeys(rung.length for rung in self.rungs(table)))
@@ -108,7 +112,7 @@ class Plan:
             jobs = [Job(name, length, seed) for seed in seeds for name in names]
             if missing := [job for job in jobs if not _has(table, job)]:
                 return missing
-        length, chosen = rungs[-1].length, self.chosen(table)
+        length, chosen = self.proof_length(table), self.chosen(table)
         rival = self.rival(chosen)
         pair = () if rival is None else (chosen.winner, rival)
         jobs = [Job(name, length, seed) for seed in self.proof_seeds for name in pair]
@@ -116,8 +120,13 @@ class Plan:
 
     def chosen(self, table: ContestTable) -> Pick:
         """The pick from the rungs, which networks of the proof do not change."""
+        return pick(self.without_proof(table), self.references, self.target)
+
+    @staticmethod
+    def without_proof(table: ContestTable) -> ContestTable:
+        """The entries that choose."""
         entries = (entry for entry in table.entries if entry.seed < FIRST_FRESH_SEED)
-        return pick(replace(table, entries=tuple(entries)), self.references, self.target)
+        return replace(table, entries=tuple(entries))
 
     def rival(self, chosen: Pick) -> str | None:
         """Whom the winner is proved against: None where the winner is no augmentation."""
@@ -129,7 +138,7 @@ class Plan:
     def proved(self, table: ContestTable) -> Proof | None:
         """The interval of winner minus rival, from images and networks that chose nothing."""
         chosen = self.chosen(table)
-        rival, length = self.rival(chosen), self.rungs(table)[-1].length
+        rival, length = self.rival(chosen), self.proof_length(table)
         if rival is None:
             return None
         return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds))
@@ -141,7 +150,7 @@ def _has(table: ContestTable, job: Job) -> bool:
 
 @dataclass(frozen=True)
 class LengthPlan(Plan):
-    """A short rung and a long one, within a number of images through the network."""
+    """Rungs that become longer, within a number of images through the network."""
 
     first: int
     """Epochs of the first rung."""
@@ -185,35 +194,53 @@ class LengthPlan(Plan):
         left_out = tuple(names[len(kept) :])
         return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out)
 
-    def second(self, staying: int) -> int | None:
-        """Epochs of the second rung for so many candidates, or None where it would be no longer.
-
-        It takes what the first rung left of the passes; the proof is paid from it, too.
-        """
-        left = self.passes - self.first * len(self.names) * self.per_epoch
-        length = min(self.target, left // (self.per_epoch * (staying + 2 * self.fresh_seeds)))
-        return length if length >= LONGER * self.first else None
-
     def rungs(self, table: ContestTable) -> list[Rung]:
-        """The short rung, and the long one when the first is over."""
-        rungs = [Rung(self.first, list(self.names))]
-        if all(_has(table, Job(name, self.first, 0)) for name in self.names):
-            going_on = staying(table, self.first, self.references)
-            if (second := self.second(len(going_on))) is not None:
-                rungs.append(Rung(second, going_on))
+        """Each is up to four times as long as the one before, as far as the passes reach."""
+        rungs, table = [Rung(self.first, list(self.names))], self.without_proof(table)
+        while all(_has(table, Job(name, rungs[-1].length, 0)) for name in rungs[-1].names):
+            going_on = staying(table, rungs[-1].length, self.references, self.target)
+            following = self._following(rungs, going_on)
+            if following is None:
+                break
+            rungs.append(following)
         return rungs
+
+    def _following(self, rungs: list[Rung], names: list[str]) -> Rung | None:
+        """The rung of those that stay; None where it would hardly be longer than the last.
+
+        What it and a proof of its length take is left of the passes.
+        """
+        trainings = len(names) + 2 * self.fresh_seeds
+        affordable = self._epochs_left(rungs) // trainings
+        length = min(self.target, GROWTH * rungs[-1].length, affordable)
+        return Rung(length, names) if length >= LONGER * rungs[-1].length else None
+
+    def _epochs_left(self, rungs: list[Rung]) -> int:
+        """Epochs of single candidates that rungs leave of the passes."""
+        used = sum(rung.length * len(rung.names) for rung in rungs)
+        return max(0, self.passes // self.per_epoch - used)
+
+    def proof_length(self, table: ContestTable) -> int:
+        """As long as the passes reach, at least as the last rung."""
+        rungs = self.rungs(table)
+        last = rungs[-1].length
+        affordable = self._epochs_left(rungs) // (2 * self.fresh_seeds)
+        return max(last, min(self.target, GROWTH * last, affordable))
+
+    def most_passes(self, table: ContestTable | None = None) -> int:
+        """Images through the network in the whole contest if nobody else leaves."""
+        rungs = [Rung(self.first, list(self.names))] if table is None else self.rungs(table)
+        while (following := self._following(rungs, rungs[-1].names)) is not None:
+            rungs.append(following)
+        last, left = rungs[-1].length, self._epochs_left(rungs)
+        proof = max(last, min(self.target, GROWTH * last, left // (2 * self.fresh_seeds)))
+        epochs = sum(rung.length * len(rung.names) for rung in rungs)
+        return self.per_epoch * (epochs + 2 * self.fresh_seeds * proof)
 
     def to_json(self, table: ContestTable) -> dict[str, Any]:
         """What contest.json says of the plan."""
         own = {"passes": self.passes, "left_out": list(self.left_out)}
         return {**super().to_json(table), **own}
-
-    def most_passes(self) -> int:
-        """Images through the network if no candidate leaves."""
-        second = self.second(len(self.names))
-        longest = second or self.first
-        trainings = self.first * len(self.names) + (second or 0) * len(self.names)
-        return self.per_epoch * (trainings + longest * 2 * self.fresh_seeds)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class ContestRequest:
     model: str | None = None
     """As `--model` names it; None takes one that fits the images and the device."""
     weights: Path | None = None
-    """Where every training begins, in place of fresh weights."""
+    """Where every training begins, in place of fresh weights; the last layer may be new."""
     changes: tuple[str, ...] = ()
     """Settings of the trainings, NAME=VALUE each."""
     contest: ContestConfig = field(default_factory=ContestConfig)
@@ -98,7 +98,7 @@ def contest_network(
     classes = len(data.class_names)
 
     def make(seed: int) -> nn.Module:
-        return load_model(name, data.images, classes, seed, weights)
+        return load_model(name, data.images, classes, seed, weights, new_head=True)
 
     return Network(name, make, config, device)
 

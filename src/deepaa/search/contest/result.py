@@ -44,32 +44,65 @@ def contest_result(
     """The result of a contest that is over."""
     chosen, proof = plan.chosen(table), plan.proved(table)
     winner = chosen.winner
-    if proof is not None and not confirmed(proof):
+    if proof is not None and not stands(chosen, proof):
         winner = proof.reference
-    sentence = say(chosen, proof, {name: each.title for name, each in candidates.items()})
+    titles = {name: each.title for name, each in candidates.items()}
+    length = plan.rungs(table)[-1].length if proof is None else plan.proof_length(table)
+    sentence = say(chosen, proof, titles, length=length, target=plan.target)
     return ContestResult(candidates[winner], sentence, chosen, proof, table)
 
 
-def say(chosen: Pick, proof: Proof | None, titles: Mapping[str, str]) -> str:
-    """The result in one plain sentence."""
+def stands(chosen: Pick, proof: Proof) -> bool:
+    """Whether the proof leaves the winner its place.
+
+    A winner that was still catching up may be behind at the length of the proof, but not for sure.
+    """
+    return confirmed(proof) or (chosen.extrapolated and proof.high >= 0)
+
+
+def say(
+    chosen: Pick, proof: Proof | None, titles: Mapping[str, str], *, length: int, target: int
+) -> str:
+    """The result in one plain sentence, and a second one where the trainings were short.
+
+    Args:
+        length: Epochs of the longest trainings.
+        target: Epochs of the training that the policy is wanted for.
+    """
+    after = f"after {length} epochs" if length > 1 else "in your loop"
     if proof is None:
-        return "Nothing helped: train without augmentation."
+        advice = "train without augmentation"
+        return f"Nothing helped {after}: {advice}.{_short(length, target)}"
     winner, rival = titles[proof.winner], titles[proof.reference]
     points = f"{abs(100 * proof.mean):.1f} points {'better' if proof.mean >= 0 else 'worse'}"
-    interval = f"(95 %: {100 * proof.low:.1f} to {100 * proof.high:.1f})"
-    if not confirmed(proof):
+    interval = f"(95 %: {100 * proof.low:.1f} to {100 * proof.high:.1f}) {after}"
+    if not stands(chosen, proof):
         advice = "train without augmentation" if proof.reference == NONE else f"use {rival}"
-        return (
-            f"Nothing is proved to help: {winner} led, but is {points} than {rival} on images and "
-            f"networks that did not choose it {interval}; {advice}."
+        text = (
+            f"Nothing is proved to help: {winner} led, but is {points} than {rival} {interval}, on "
+            f"images and with networks that did not choose it; {advice}."
         )
-    if chosen.winner == chosen.reference:
-        return (
-            f"No policy is clearly better than {winner}: use that; on your data it is {points} "
+    elif chosen.extrapolated:
+        text = (
+            f"On your data {winner} is {points} than {rival} {interval}, and gains with every "
+            f"epoch: take it for {target} epochs."
+        )
+    elif chosen.winner == chosen.reference:
+        text = (
+            f"No policy is clearly better than {winner}: use that. On your data it is {points} "
             f"than {rival} {interval}."
         )
-    doubt = "" if proof.low > 0 else ", which is not certain to be more than chance"
-    return f"On your data {winner} is {points} than {rival} {interval}{doubt}."
+    else:
+        doubt = "" if proof.low > 0 else ", which may still be chance"
+        text = f"On your data {winner} is {points} than {rival} {interval}{doubt}."
+    return text + _short(length, target)
+
+
+def _short(length: int, target: int) -> str:
+    """A word of caution where trainings were much shorter than the one that is meant."""
+    if 2 * length >= target:
+        return ""
+    return f" Trainings of {target} epochs may differ: stronger augmentation needs longer ones."
 
 
 # contest.json
@@ -133,7 +166,7 @@ def _left_after(name: str, rungs: Sequence[Rung]) -> int | None:
 
 
 def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, Any]:
-    """A candidate at one length: all judge images, and its lead over the rival where they choose."""
+    """A candidate at one length, and its lead over the rival on the images that choose."""
     own = [e for e in table.entries if (e.candidate, e.length) == (name, length)]
     mean = {
         field: sum(float(getattr(e, field).double().mean()) for e in own) / len(own)

@@ -212,8 +212,14 @@ class Contest:
     # Records
 
     def _epoch(self, unit: Unit, record: EpochRecord) -> ContestEpoch:
-        facts = record.epoch, record.loss, record.accuracy, self.passes, record.seconds
-        return ContestEpoch(*unit, *facts)
+        return ContestEpoch(
+            *unit,
+            epoch=record.epoch,
+            loss=record.loss,
+            accuracy=record.accuracy,
+            passes=self.passes,
+            seconds=record.seconds,
+        )
 
     def _summary(self, entry: Entry, began: float) -> ContestEntry:
         loss = entry.losses.mean().item()

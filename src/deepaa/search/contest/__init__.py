@@ -1,0 +1,30 @@
+"""Contests by training: candidates, the trainings that compare them, the pick and its proof.
+
+Here belongs what decides between policies by networks that are trained with them. How policies are
+found is the matter of `gradient_matching`.
+"""
+
+from deepaa.search.contest.candidates import (
+    Candidate as Candidate,
+    all_candidates as all_candidates,
+)
+from deepaa.search.contest.judged import JudgedImages as JudgedImages
+from deepaa.search.contest.keep import (
+    ContestProgress as ContestProgress,
+    ContestRun as ContestRun,
+)
+from deepaa.search.contest.own_loop import contest as contest
+from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPlan as LengthPlan
+from deepaa.search.contest.request import (
+    ContestRequest as ContestRequest,
+    contest_facts as contest_facts,
+    open_contest as open_contest,
+)
+from deepaa.search.contest.result import ContestResult as ContestResult
+from deepaa.search.contest.run import (
+    Contest as Contest,
+    ContestEntry as ContestEntry,
+    ContestEpoch as ContestEpoch,
+    ContestRecord as ContestRecord,
+    Network as Network,
+)
