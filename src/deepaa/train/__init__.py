@@ -12,13 +12,13 @@ from deepaa.train.config import (
     find_recipe as find_recipe,
     precision_on as precision_on,
 )
+from deepaa.train.ending import ended_policy as ended_policy, space_of as space_of
 from deepaa.train.experiment import (
     Experiment as Experiment,
     PolicySpec as PolicySpec,
     TrainRequest as TrainRequest,
     build_experiment as build_experiment,
     runs_in as runs_in,
-    space_of as space_of,
     stored_request as stored_request,
 )
 from deepaa.train.loop import (
