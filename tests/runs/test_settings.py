@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from deepaa.runs import apply_changes, from_plain, parse_changes, to_plain
+from deepaa.runs import ADDED, apply_changes, from_plain, parse_changes, to_plain, to_record
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,30 @@ def test_settings_come_back_from_json() -> None:
     settings = Outer(draws=None, schedule="step", train=Inner(milestones=(2.0,)))
     plain = json.loads(json.dumps(to_plain(settings)))
     assert from_plain(Outer, plain) == settings
+
+
+@dataclass(frozen=True)
+class Newer:
+    steps: int = 10
+    ending: int = field(default=0, metadata=ADDED)
+
+
+@dataclass(frozen=True)
+class Around:
+    inner: Newer
+    word: str = field(default="a", metadata=ADDED)
+
+
+def test_a_setting_that_was_added_is_recorded_where_it_says_something() -> None:
+    """What an older version wrote is then what this one writes for the same settings."""
+    usual = Around(Newer())
+    assert to_record(usual) == {"inner": {"steps": 10}}
+    assert to_plain(usual) == {"inner": {"steps": 10, "ending": 0}, "word": "a"}
+    for settings in (usual, Around(Newer(ending=3)), Around(Newer(3), word="b")):
+        for plain in (to_record(settings), to_plain(settings)):
+            assert from_plain(Around, plain) == settings
+    with pytest.raises(ValueError, match=r"^no value for inner.steps$"):
+        from_plain(Around, {"inner": {"ending": 1}})
 
 
 def test_settings_from_json_are_checked() -> None:

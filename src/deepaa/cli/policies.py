@@ -192,6 +192,19 @@ def convert(
             "evaluation does.",
         ),
     ] = False,
+    spread: Annotated[
+        bool,
+        typer.Option(
+            "--spread", help="Make each magnitude uniform, from the neutral one to what it is."
+        ),
+    ] = False,
+    strength: Annotated[
+        float,
+        typer.Option(
+            help="From 0, which changes nothing, to 1: so far magnitudes are from the neutral "
+            "ones, and so often comes what has none. After --symmetric and --spread."
+        ),
+    ] = 1.0,
     size: Annotated[
         int | None,
         typer.Option(
@@ -211,11 +224,15 @@ def convert(
         raise ValueError("convert needs OUT, the file to write")
     if out is not None and out.exists() and not force:
         raise ValueError(f"{out} exists; add --force to replace it")
+    if not 0 <= strength <= 1:
+        raise ValueError(f"--strength should be in 0..1, got {strength:g}")
     from deepaa.export import LEAST, export_policy, pipeline_source
     from deepaa.report import plural
 
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
+    written = (written.spread() if spread else written).strength(strength)
+    changes = {"symmetric": symmetric, "spread": spread, f"strength {strength:g}": strength < 1}
     if out is None:
         typer.echo(pipeline_source(written, str(to), name=source, size=size), nl=False)
         return
@@ -230,7 +247,9 @@ def convert(
         layers = plural(done.layers, "layer")
         wrote = f"{to}, {layers}, {done.rows} transformations in all{left_out}"
     typer.echo(f"read {source}: {_size_of(loaded)}")
-    typer.echo(f"wrote {out}: {wrote}{', symmetric' if symmetric else ''}")
+    typer.echo(
+        ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
+    )
 
 
 def _load(source: str, operations: list[str]) -> Policy:

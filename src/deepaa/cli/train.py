@@ -20,7 +20,7 @@ WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run", 
 WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", "scan"}
 """Options that say nothing about what is trained; images may have moved."""
 OF_TRAINING = ["epochs", "batch", "lr", "weight_decay", "warmup_epochs", "copies"]
-OF_TRAINING += ["precision", "compile"]
+OF_TRAINING += ["end_epochs", "precision", "compile"]
 """Options that are fields of `TrainConfig`."""
 OF_RUN = ["parallel", "workers", "checkpoint_seconds", "download", "tensorboard", "scan", "dry_run"]
 """Options that are fields of `RunOptions`."""
@@ -101,6 +101,10 @@ def train(
     weight_decay: Annotated[float | None, _training(help="Weight decay.")] = None,
     warmup_epochs: Annotated[
         float | None, _training("--warmup", help="Epochs in which the learning rate rises.")
+    ] = None,
+    end_epochs: Annotated[
+        int | None,
+        _training(min=0, help="Last epochs with no more than the policy's crop and flip."),
     ] = None,
     copies: Annotated[
         int | None, _training(min=1, help="Batch augmentation: draws of each image in a batch.")

@@ -36,6 +36,7 @@ from deepaa.train import (
     TrainingRun,
     TrainRequest,
     build_experiment,
+    ended_policy,
     mean_in_percent,
     summary,
     train_side_by_side,
@@ -281,6 +282,15 @@ def _published(recipe: Recipe) -> list[str]:
     return lines
 
 
+def _ending(experiment: Experiment) -> str:
+    """What a weak ending leaves of the policy: crop and flip."""
+    config, shape = experiment.config, experiment.images.facts()["shape"]
+    policy = ended_policy(experiment.policy, config, shape)
+    uses = {} if policy is None else policy.expected_uses(config.epochs - 1)
+    names = [name for name, count in uses.items() if count > 0 and name != "identity"]
+    return " and ".join(names) or "no augmentation"
+
+
 def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     """Print what would be trained, with which seeds, and how long it would take."""
     from deepaa.report import plural  # loads rich
@@ -301,6 +311,7 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         "test": f"{images['test_images']:,} images, {images['test']}",
         "policy": f"{name}: {plural(policy.depth, 'layer')} over "
         f"{plural(len(policy.table), 'transformation')}",
+        "ending": f"{_ending(experiment)} in the last {plural(config.end_epochs, 'epoch')}",
         "network": f"{experiment.model_name}: {weights:,} weights on {experiment.device}",
         "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
         f"{plural(max(sizes), 'image')} x {config.copies} in each",
@@ -309,6 +320,8 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",
         "passes": f"{passes:,} images through the network for each seed",
     }
+    if not config.end_epochs:
+        del lines["ending"]
     if (rate := experiment.measured_rate()) is not None:
         lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
     named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")

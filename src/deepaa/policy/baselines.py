@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from deepaa.ops import CIFAR, IMAGENET, PIXEL, Operation, Row, Space, Table
-from deepaa.policy.policy import IDENTITY, Policy
-from deepaa.policy.stages import Chain
+from deepaa.policy.policy import Policy
+from deepaa.policy.stages import IDENTITY, Chain
 
 SpaceName = Literal["cifar", "imagenet"]
 SPACES: Mapping[str, Space] = {"cifar": CIFAR, "imagenet": IMAGENET}

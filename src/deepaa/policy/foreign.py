@@ -20,8 +20,8 @@ import numpy.typing as npt
 import torch
 
 from deepaa.ops import BUILTIN, CIFAR, CIFAR_MEAN, IMAGENET, PIXEL, Operation, Row, Space, Table
-from deepaa.policy.policy import IDENTITY, MAX_DEPTH, Policy
-from deepaa.policy.stages import Chain, Layers
+from deepaa.policy.policy import MAX_DEPTH, Policy
+from deepaa.policy.stages import IDENTITY, Chain, Layers
 from deepaa.policy.strict_json import PolicyFileError, Value, parse, shown
 
 Array = npt.NDArray[Any]

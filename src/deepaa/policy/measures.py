@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from deepaa.ops import Table, apply_batch, sample_keys
-from deepaa.policy.policy import IDENTITY, Policy
+from deepaa.policy.policy import Policy
+from deepaa.policy.stages import IDENTITY
 
 DRAWS, TOGETHER = 2048, 256
 _PLACING = {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}

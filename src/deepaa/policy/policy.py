@@ -24,14 +24,14 @@ from deepaa.ops import (
     to_device,
     uniform_numbers,
 )
-from deepaa.policy.stages import Chain, Chains, Layers, Stage
+from deepaa.policy import algebra
+from deepaa.policy.stages import IDENTITY, Chain, Chains, Layers, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEPTH = 1000
 """Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
-IDENTITY = Row(Operation("identity"), None)
 DROPPED_IDENTITY = "identity of the dropped layer"
 """The key of a policy's `info` under which a search notes identity's share of its last layer."""
 
@@ -263,6 +263,26 @@ class Policy:
         # of phases that fall on one epoch the last is kept
         schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
         return Policy(self.table, schedule=schedule.items(), info=self.info)
+
+    def strength(self, s: float) -> Policy:
+        """The policy at a strength from 0, which changes nothing, to 1, the policy as it is.
+
+        A magnitude m becomes neutral + s (m - neutral), posterize's in whole bits. A row without a
+        magnitude or a neutral one keeps s of its probability, and the rest goes to identity.
+        """
+        return algebra.strength(self, s)
+
+    def spread(self) -> Policy:
+        """The policy whose magnitudes are uniform from the neutral one to what they were."""
+        return algebra.spread(self)
+
+    def without(self, is_excluded: Callable[[Row], bool]) -> Policy:
+        """The policy with identity in place of some rows; layers that do nothing then are gone."""
+        return algebra.without(self, is_excluded)
+
+    def ending(self, weak: Policy, epoch: int) -> Policy:
+        """The same until `epoch`, and from then on what `weak` does in those epochs."""
+        return algebra.ending(self, weak, epoch)
 
     # Looking at policies
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepaa.ops import BITS, Row, choice_word, gate_word
+from deepaa.ops import BITS, Operation, Row, choice_word, gate_word
 
 Chain = Sequence[tuple[Row, float]]
 """The rows of a chain's slots, and their gates."""
@@ -21,6 +21,7 @@ Slots = Sequence[tuple[int, float]]
 """The same with rows by their place in a table."""
 Numbers = Sequence[Any]
 """A stage's `constants`, as tensors on a device or as lists."""
+IDENTITY = Row(Operation("identity"), None)
 SUM_TOLERANCE = 1e-6
 MAX_SIGNS = 4096
 """Combinations of signs that `symmetric` spells out for one chain."""

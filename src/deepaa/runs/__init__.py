@@ -36,9 +36,11 @@ from deepaa.runs.run import (
     versions as versions,
 )
 from deepaa.runs.settings import (
+    ADDED as ADDED,
     apply_changes as apply_changes,
     from_plain as from_plain,
     parse_changes as parse_changes,
     to_plain as to_plain,
+    to_record as to_record,
 )
 from deepaa.runs.tensorboard import FOLDER as FOLDER, TensorBoardLog as TensorBoardLog

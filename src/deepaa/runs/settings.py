@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 D = TypeVar("D")
 
+ADDED = {"added": True}
+"""Metadata of a setting that run folders of an older version lack, and that means its default."""
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -24,20 +26,37 @@ def to_plain(settings: Any) -> dict[str, Any]:
     return plain
 
 
+def to_record(settings: Any) -> dict[str, Any]:
+    """`to_plain` without settings that were `ADDED` and have their default.
+
+    A run folder from before they were there then holds a run of the same settings.
+    """
+    plain = to_plain(settings)
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.metadata == ADDED and value == field.default:
+            del plain[field.name]
+        elif dataclasses.is_dataclass(value):
+            plain[field.name] = to_record(value)
+    return plain
+
+
 def from_plain(
     kind: type[D], plain: Mapping[str, Any], *, defaults: bool = False, prefix: str = ""
 ) -> D:
-    """The dataclass `kind` with the settings that `to_plain` or a file gave.
+    """The dataclass `kind` with the settings that `to_plain`, `to_record` or a file gave.
 
     Args:
         defaults: Whether settings that are not given take their defaults; refused otherwise.
         prefix: Put before names in errors.
     """
     hints = get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [field.name for field in fields]
     if unknown := [name for name in plain if name not in names]:
         raise _unknown(prefix + unknown[0], [prefix + name for name in names])
-    missing = [prefix + name for name in names if name not in plain]
+    older = [field.name for field in fields if field.metadata != ADDED]
+    missing = [prefix + name for name in older if name not in plain]
     if missing and not defaults:
         raise ValueError(f"no value for {', '.join(missing)}")
     values = {}

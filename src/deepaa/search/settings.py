@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from deepaa.ops import CIFAR, IMAGENET, Operation, Space
-from deepaa.runs import apply_changes, from_plain, parse_changes
+from deepaa.runs import apply_changes, from_plain, parse_changes, to_record
 from deepaa.train import TrainConfig
 
 LEAST_ROWS = 16
@@ -197,7 +197,7 @@ class Settings(NamedTuple):
         names = ("name", "low", "high", "neutral", "options")
         operations = [{name: getattr(op, name) for name in names} for op in self.space.operations]
         space = {"operations": operations, "levels": self.space.levels}
-        return {"search": asdict(self.search), "proxy": asdict(self.proxy), "space": space}
+        return {"search": to_record(self.search), "proxy": to_record(self.proxy), "space": space}
 
     @classmethod
     def from_json(cls, config: Mapping[str, Any], operations: Sequence[Operation] = ()) -> Settings:

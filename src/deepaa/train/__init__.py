@@ -13,6 +13,7 @@ from deepaa.train.config import (
     find_recipe as find_recipe,
     precision_on as precision_on,
 )
+from deepaa.train.ending import ended_policy as ended_policy, space_of as space_of
 from deepaa.train.experiment import (
     Experiment as Experiment,
     PolicySpec as PolicySpec,
@@ -20,7 +21,6 @@ from deepaa.train.experiment import (
     build_experiment as build_experiment,
     policy_hash as policy_hash,
     runs_in as runs_in,
-    space_of as space_of,
     stored_request as stored_request,
 )
 from deepaa.train.loop import (

@@ -34,6 +34,7 @@ from deepaa.distributed import run_on_main
 from deepaa.ops import apply_batch, check_images, sample_keys
 from deepaa.policy import Policy
 from deepaa.train.config import TrainConfig
+from deepaa.train.ending import ended_policy
 from deepaa.train.stream_policy import crop_rows, device_part, fitted
 
 AHEAD_BYTES = 256 << 20
@@ -101,7 +102,8 @@ class ImageBatches(Batches):
         device = torch.device(device)
         place = torch.device("cpu") if workers else device
         super().__init__(labels.to(place), images.shape[1:], config, device, shared=shared)
-        self.images, self.policy, self.workers = images.to(place), policy, workers
+        self.images, self.workers = images.to(place), workers
+        self.policy = ended_policy(policy, config, self.image_shape)
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of an epoch, every image once, in an order of its own."""
@@ -166,7 +168,8 @@ class StreamedBatches(Batches):
             raise ValueError("these images are for evaluation; training needs train=True")
         shape = 3, images.size, images.size
         super().__init__(images.labels, shape, config, images.device, shared=shared)
-        self.images, self.policy = images, device_part(policy, images.crop)
+        self.images = images
+        self.policy = device_part(ended_policy(policy, config, shape), images.crop)
         self._crops: Tensor | None = None
         if self.policy is not None and images.side != images.size:
             self._crops = crop_rows(self.policy.table, images.device)

@@ -9,7 +9,7 @@ import difflib
 import math
 import tomllib
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, SupportsIndex
 import torch
 
 from deepaa.data import batch_sizes
-from deepaa.runs import from_plain, parse_changes
+from deepaa.runs import ADDED, from_plain, parse_changes
 
 EPOCHS = 200
 """Epochs of a training without a recipe."""
@@ -82,11 +82,13 @@ class TrainConfig:
     before the first step, and steps up to a fifth faster. For compiled networks."""
     graph: bool | None = None
     """Whether a step is recorded once and replayed as a CUDA graph; null where that is possible."""
+    end_epochs: int = field(default=0, metadata=ADDED)
+    """The last epochs, in which crop and flip are all that is left of the policy."""
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
         object.__setattr__(self, "milestones", tuple(self.milestones))  # JSON gives a list
-        for name in ("epochs", "batch", "copies", "seed"):
+        for name in ("epochs", "batch", "copies", "seed", "end_epochs"):
             value = getattr(self, name)
             if not isinstance(value, SupportsIndex):  # 128.0 would fail much later
                 raise ValueError(f"{name} should be a whole number, got {value!r}")
@@ -94,6 +96,7 @@ class TrainConfig:
         limits |= dict.fromkeys(("batch", "copies"), (1, math.inf))
         limits |= dict.fromkeys(("momentum", "label_smoothing", "warmup_from"), (0, 1))
         limits |= dict.fromkeys(("epochs", "lr", "weight_decay", "clip", "gamma"), (0, math.inf))
+        limits["end_epochs"] = (0, max(0, self.epochs - 1))
         for name, (low, high) in limits.items():
             value = getattr(self, name)
             if not (low <= value <= high and math.isfinite(value)):

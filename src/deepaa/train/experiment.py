@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,8 +16,8 @@ from deepaa import distributed
 from deepaa.data import DataSpec, StreamedImages, absolute_root
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import import_operations
-from deepaa.policy import Policy, compared_policy, dumps, load_policy
-from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain
+from deepaa.policy import Policy, SpaceName, compared_policy, dumps, load_policy
+from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain, to_record
 from deepaa.train.batches import ExperimentImages, ImageBatches, images_in_memory, stream_images
 from deepaa.train.config import (
     Normalisation,
@@ -27,6 +27,7 @@ from deepaa.train.config import (
     find_recipe,
     requested_settings,
 )
+from deepaa.train.ending import ended_policy, space_of
 from deepaa.train.loop import Metrics, Training, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
@@ -197,7 +198,8 @@ class Experiment:
         Checksums tell images and policies apart, so both may have moved since the run began: the
         places are those of the run in the request's folder, if there is one.
         """
-        facts, request = self.facts(), None
+        facts, train, request = self.facts(), to_record(self.config), None
+        del train["seed"]
         if self.request is not None:
             request, folder = self.request.to_json(), self.request.folder
             known = read_config(folder) if (folder / CONFIG).exists() else {}
@@ -207,7 +209,7 @@ class Experiment:
             "kind": KIND,
             "policy_sha256": facts["policy"]["sha256"],
             "model": self.model_name,
-            "train": facts["train"],
+            "train": train,
             "images": {k: v for k, v in facts["images"].items() if k not in ("data", "test")},
             "request": request,
         }
@@ -239,7 +241,9 @@ class Experiment:
         train, model = self.images.train, self.make_model(0)
         if isinstance(train, StreamedImages):
             return None
-        short = replace(self.config, epochs=2, warmup_epochs=0.0, compile=False, lr=0.0)
+        short = replace(
+            self.config, epochs=2, warmup_epochs=0.0, end_epochs=0, compile=False, lr=0.0
+        )
         steps, whole = 20, short.batch
         if self.device.type != "cuda":
             steps, whole = 1, min(short.batch, len(train.labels))
@@ -295,7 +299,8 @@ def build_experiment(
         found = distributed.from_main(lambda: _scan_record(request.folder))
         known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
-        images = stream_images(request.data, crop_for(policy), known, **options)
+        crop = crop_for(ended_policy(policy, wanted, [3, side, side]))
+        images = stream_images(request.data, crop, known, **options)
     elif images is None:
         where = request.data, request.test, request.holdout
         images = images_in_memory(*where, download=download, workers=workers or 0)
@@ -315,11 +320,6 @@ def build_experiment(
     classes, levels = len(sample.class_names), request.normalisation
     make = partial(load_model, model, sample.images, classes, normalisation=levels)
     return Experiment(images, policy, model, make, wanted, device, request, recipe)
-
-
-def space_of(shape: list[int]) -> Literal["cifar", "imagenet"]:
-    """Whose ranges and defaults images of this shape (C, H, W) get."""
-    return "imagenet" if max(shape[1:]) > SMALL_SIDE else "cifar"
 
 
 def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
@@ -345,9 +345,7 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
     return replace(request, data=data, stream=bool(stream))
 
 
-def load_requested_policy(
-    request: TrainRequest, epochs: int, space: Literal["cifar", "imagenet"]
-) -> Policy:
+def load_requested_policy(request: TrainRequest, epochs: int, space: SpaceName) -> Policy:
     """The policy; a run that goes on has its own copy, whatever became of the file."""
     spec, stored = request.policy, request.folder / POLICY
     operations = import_operations(spec.operations)
