@@ -172,7 +172,10 @@ def _ending(
     winner, reference = pick["winner"], pick["reference"]
     titles = {each.name: each for each in contestants}
     if winner == reference:
-        return None, f"On your data nothing was better than {titles[winner].title}: train with that."
+        return (
+            None,
+            f"On your data nothing was better than {titles[winner].title}: train with that.",
+        )
     for each in (winner, reference):
         for seed in (101, 102):
             train(titles[each], length, seed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from rich.text import Text as RichText
 
@@ -28,7 +28,7 @@ from deepaa.report.figures import accuracy_interval, padded, ticks
 from deepaa.report.policy_tables import plural
 from deepaa.report.run_tables import AccuracyRow
 
-WIDTH, ROW, HEADING = 340.0, 36.0, 24.0
+WIDTH, ROW, HEADING = 340.0, 38.0, 20.0
 """Of a drawing, of a row and of the heading of a group."""
 EDGE = 8.0
 """Room for half a number of the axis at both ends."""
@@ -47,7 +47,7 @@ class DotRow(NamedTuple):
     interval: Points | None = None
     colour: str = "accent"
     bold: bool = False
-    square: bool = False
+    shape: Literal["circle", "square"] = "circle"
     earlier: tuple[float, ...] = ()
     """Where it was before; hollow."""
 
@@ -84,7 +84,7 @@ def plot_contest(view: ContestView) -> Drawing | None:
     if view.proof is not None:
         proof, ends = view.proof, (view.proof.low, view.proof.high)
         text = f"{points_text(proof.mean, view.digits)} ({interval_text(ends, view.digits)})"
-        row = DotRow(proof.winner, text, proof.mean, ends, "accent", bold=True, square=True)
+        row = DotRow(proof.winner, text, proof.mean, ends, "accent", bold=True, shape="square")
         groups.append(("proved, on images and seeds that did not choose", [row]))
     for heading, candidates in _groups(view):
         if candidates[0].rungs:
@@ -150,7 +150,7 @@ def dot_plot(
     for heading, rows in groups:
         if heading:
             marks.append(Text(0, y + 12, heading, 11))
-            y += HEADING - 4
+            y += HEADING
         for row in rows:
             for value in numbers:
                 is_zero = zero and value == 0
@@ -184,8 +184,7 @@ def _dot_row(row: DotRow, y: float, at: Callable[[float], float], ends: Points) 
         if ends[0] <= value <= ends[1]:
             yield Dot(at(value), middle, row.colour, hollow=True)
     if ends[0] <= row.value <= ends[1]:
-        shape = "square" if row.square else "circle"
-        yield Dot(at(row.value), middle, row.colour, shape, title=title)
+        yield Dot(at(row.value), middle, row.colour, row.shape, title=title)
     else:
         tip = at(row.value)
         inside = 6 if row.value < ends[0] else -6
@@ -286,7 +285,7 @@ def text_bar(candidate: Candidate, ends: Points, room: int, *, ascii_only: bool 
     last = candidate.last
     if room < LEAST_BAR or last is None or last.points is None:
         return ""
-    zero, line, crossed, start, end, dot, less, more = ":-+||o<>" if ascii_only else "┊─┼├┤●‹›"
+    zero, line, crossed, start, end, dot, less, more = ":-+||o<>" if ascii_only else "┊─┼├┤●<>"
 
     def at(value: float) -> int:
         share = (min(max(value, ends[0]), ends[1]) - ends[0]) / (ends[1] - ends[0])
