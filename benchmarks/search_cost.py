@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from deepaa import load_policy
+from deepaa import Policy, load_policy
 from deepaa.policy import policy_distance
 from deepaa.runs import read_history
 
@@ -71,9 +71,15 @@ def search(folder: Path, options: list[str]) -> None:
     folder.with_suffix(".seconds").write_text(f"{time.perf_counter() - began:.1f}")
 
 
+def found_policy(folder: Path) -> Policy:
+    """What the search found; the winner of a contest may be another policy."""
+    own = folder / "found.json"
+    return load_policy(own if own.exists() else folder / "policy.json")
+
+
 def lines(folder: Path) -> list[str]:
     """What a search cost and found."""
-    policy = load_policy(folder / "policy.json")
+    policy = found_policy(folder)
     history = read_history(folder)
     seconds = folder.with_suffix(".seconds").read_text()
     steps = [r for r in history if r["kind"] == "step"]
@@ -102,7 +108,7 @@ def lines(folder: Path) -> list[str]:
 
 def distances(folders: list[Path]) -> list[str]:
     """`policy_distance` of every pair; 0 for equal policies, 1 for nothing in common."""
-    policies = {folder.name: load_policy(folder / "policy.json") for folder in folders}
+    policies = {folder.name: found_policy(folder) for folder in folders}
     header = ["\n| distance | " + " | ".join(policies) + " |", "|---|" + "---:|" * len(policies)]
     return header + [
         f"| {name} | "

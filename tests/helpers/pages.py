@@ -88,7 +88,8 @@ def make_world(folder: Path) -> None:
     own = "found", "found_official", "found_paper", "found_imagenet", "found6", "out/demo", "."
     for name in own:
         (folder / name).mkdir(parents=True, exist_ok=True)
-        Policy.trivial(CIFAR, 3).save(folder / name / "policy.json")
+        for file in ("policy.json", "found.json"):
+            Policy.trivial(CIFAR, 3).save(folder / name / file)
     Policy.trivial(CIFAR, 2).save(folder / "other.json")
     tiny = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
     search = ["search", "--preset", "demo", *tiny, "--epochs", "1", *images]

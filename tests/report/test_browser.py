@@ -22,7 +22,7 @@ from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries
 from deepaa.report.page import Options, comparison_page, make_figures, make_page
-from deepaa.report.run_tables import Subject
+from deepaa.report.subject import Subject
 from deepaa.runs import write_file
 from deepaa.train.results import SeedResult
 

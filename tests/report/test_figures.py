@@ -29,12 +29,12 @@ from deepaa.report.drawing import (
     save_figures,
     standalone_svg,
 )
+from deepaa.report.dots import plot_accuracy
 from deepaa.report.figures import (
     CELL,
     FULL,
     MOST_POINTS,
     padded,
-    plot_accuracy,
     plot_accuracy_by_depth,
     plot_depth,
     plot_magnitudes,

@@ -32,7 +32,8 @@ from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report import page as page_module
 from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, originals_of
 from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
-from deepaa.report.run_tables import Subject, read_subject, stamp, status_of, stop_text
+from deepaa.report.run_tables import stop_text
+from deepaa.report.subject import Subject, read_subject, stamp, status_of
 from deepaa.runs import Run, read_config, read_history
 from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig

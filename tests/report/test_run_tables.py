@@ -10,7 +10,6 @@ import pytest
 from deepaa.report.policy_tables import LayerTable
 from deepaa.report.run_tables import (
     AccuracyRow,
-    Subject,
     accuracy_by_depth,
     accuracy_row,
     accuracy_rows,
@@ -21,6 +20,7 @@ from deepaa.report.run_tables import (
     step_table,
     stop_text,
 )
+from deepaa.report.subject import Subject
 from deepaa.train.results import SeedResult, t_quantile
 
 # The history of a search

@@ -33,13 +33,14 @@ def show(
     epoch: options.Epoch = 0,
     operations: options.OwnOperations = NOTHING,
 ) -> None:
-    """Show what a policy does.
+    """Show what a policy does; the folder of a run means its policy.json.
 
     Per layer: the most frequent operations with their probabilities and magnitudes, and how
     uncertain the choice is (entropy; perplexity is the number of equally likely transformations
     with that entropy). Then how often an image meets each operation.
     """
-    from deepaa.report import policy_lines, policy_table
+    from deepaa.policy import parse_policy_ref
+    from deepaa.report import has_found, policy_lines, policy_table
 
     table = policy_table(_load(policy, operations), policy, epoch, top)
     if as_json:
@@ -48,6 +49,9 @@ def show(
     console = options.plain_console()
     for line in policy_lines(table, console.encoding):
         console.print(line)
+    path = parse_policy_ref(policy).path
+    if path is not None and has_found(path):
+        typer.echo(f"\nwhat the search itself found: deepaa show {path / 'found.json'}")
 
 
 def policies() -> None:
@@ -127,7 +131,8 @@ def compare(
     """Compare policies: how often each operation comes, how strong, and how far they are apart.
 
     Each policy is taken as its authors run it: methods that were published on top of crop, flip and
-    cutout get these, and published files are mirrored.
+    cutout get these, and published files are mirrored. The folder of a run means what its search
+    found (found.json); its policy.json is the winner of the contest.
     """
     if len(policies) < 2:
         raise ValueError(f"compare takes two policies or more, got only {policies[0]}")

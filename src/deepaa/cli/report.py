@@ -25,7 +25,7 @@ def report(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="The folder of a search, going on or not; or a policy, as for show."
+            metavar="RUN", help="The folder of a search or contest, going on or not; or a policy."
         ),
     ],
     out: Annotated[
@@ -60,11 +60,11 @@ def report(
     ] = False,
     operations: options.OwnOperations = NOTHING,
 ) -> None:
-    """Write a page that shows what a search found, how, and what it does to images.
+    """Write a page that shows which policy won, what a search found, and what it does to images.
 
-    One HTML file that needs nothing else: no network, no server. It shows the operations and
-    magnitudes of each layer, the course and cost of the search, examples, and, with --results,
-    accuracies beside those of other policies.
+    One HTML file that needs nothing else: no network, no server. It shows the contest, the
+    operations and magnitudes of each layer, the course and cost of the search, examples, and, with
+    --results, accuracies beside those of other policies.
     """
     import deepaa.report as reports
     from deepaa.runs import write_file
@@ -89,7 +89,7 @@ def report(
         nonlocal originals
         if originals is None and subject.policy is not None:
             originals = reports.originals_of(subject, shown)
-        live = watch and subject.status == "running"  # such a page reloads itself
+        live = watch and subject.is_running  # such a page reloads itself
         page = reports.make_page(subject, found, shown._replace(live=live), originals).encode()
         write_file(place, page)
         return len(page)
@@ -101,6 +101,9 @@ def report(
         advice = f"; here: --operations {' --operations '.join(own)}"
         advice = advice if "unknown operation" in subject.problem else ""
         typer.echo(f"the policy is left out: {subject.problem}{advice}", err=True)
+    for name, reason in subject.lost.items():
+        what = "the contest" if name == "contest" else "what the search found"
+        typer.echo(f"{what} is left out: {reason}", err=True)
     if watch:
         subject = _watch(subject, operations, write)
     if figures is not None:
@@ -133,7 +136,7 @@ def _watch(subject: Subject, operations: list[str], write: Callable[[Subject], i
     from deepaa.report import read_subject, stamp
 
     folder = subject.folder
-    if folder is None or subject.status != "running":
+    if folder is None or not subject.is_running:
         typer.echo("nothing to watch: no search is running there", err=True)
         return subject
     typer.echo("the page follows the search; Ctrl-C ends that", err=True)
@@ -143,8 +146,11 @@ def _watch(subject: Subject, operations: list[str], write: Callable[[Subject], i
         if now != shown:
             subject, shown = read_subject(subject.name, operations), now
             write(subject)
-            if subject.status != "running":
-                typer.echo(f"the search is {subject.status}; the page is up to date", err=True)
+            if not subject.is_running:
+                what, end = "the search", subject.status
+                if subject.status == "contest stopped":
+                    what, end = "the contest", "stopped"
+                typer.echo(f"{what} is {end}; the page is up to date", err=True)
                 return subject
             time.sleep(WRITE_SECONDS)
         time.sleep(POLL_SECONDS)

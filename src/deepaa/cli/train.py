@@ -206,7 +206,8 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
         if not parse_policy_ref(policy).is_name and Path(policy).is_file():
             path = Path(policy).resolve()
             # a policy that a search found is called as its run
-            name, label = str(path), path.parent.name if path.name == "policy.json" else path.stem
+            of_run = {"policy.json": path.parent.name, "found.json": f"{path.parent.name}-found"}
+            name, label = str(path), of_run.get(path.name, path.stem)
         folder = out / label if len(policies) > 1 else out
         if folder in requests:
             raise ValueError(

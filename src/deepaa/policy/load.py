@@ -131,6 +131,8 @@ GENERATED: Mapping[str, Generated] = {
     ),
 }
 SIMPLE, PBA = "deepaa-simple", "pba"
+OF_RUNS = ("policy.json", "found.json")
+"""Names of files that every run folder has, so that they tell nothing without it."""
 FORMS = {
     f"{SIMPLE}:POLICY": "the first layer of another policy, a name or a file",
     f"{PBA}:FILE": "a schedule of PBA; FILE,over=160 for 160 epochs",
@@ -173,10 +175,10 @@ class PolicyRef:
 
     @property
     def label(self) -> str:
-        """The text without a path's folders, except the run that a `policy.json` lies in."""
+        """The text without a path's folders, except the run that holds the policy."""
         if self.path is None:
             return self.text
-        kept = self.path.parts[-2:] if self.path.name == "policy.json" else self.path.parts[-1:]
+        kept = self.path.parts[-2 if self.path.name in OF_RUNS else -1 :]
         return self.text.replace(str(self.path), str(Path(*kept)))
 
 

@@ -10,9 +10,12 @@ from deepaa.report.comparison import (
     compare_policies as compare_policies,
     comparison_grid as comparison_grid,
     comparison_lines as comparison_lines,
+    has_found as has_found,
     load_entries as load_entries,
     plot_comparison as plot_comparison,
 )
+from deepaa.report.contest import ContestView as ContestView, contest_table as contest_table
+from deepaa.report.dots import contest_lines as contest_lines, plot_contest as plot_contest
 from deepaa.report.drawing import (
     check_formats as check_formats,
     figure_bytes as figure_bytes,
@@ -37,8 +40,8 @@ from deepaa.report.policy_tables import (
     policy_lines as policy_lines,
     policy_table as policy_table,
 )
-from deepaa.report.run_tables import (
-    Results as Results,
+from deepaa.report.run_tables import Results as Results
+from deepaa.report.subject import (
     Subject as Subject,
     read_subject as read_subject,
     stamp as stamp,

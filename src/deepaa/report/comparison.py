@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -31,6 +32,7 @@ from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
 from deepaa.report.figures import LABELS, ticks
 from deepaa.report.pictures import empty_sheet, preview_grid
 from deepaa.report.policy_tables import Renderable, percent, plural
+from deepaa.runs import FOUND
 
 STRONGEST = 5
 LEVELS = tuple(range(-STRONGEST, STRONGEST + 1))
@@ -135,11 +137,15 @@ def load_entries(
 ) -> tuple[Entry, ...]:
     """The policies of names and files, each as its authors run it.
 
+    The folder of a run means what its search found: the winner of its contest may be a policy that
+    was known before. `run/policy.json` means the winner.
+
     Args:
         operations: Your own operations that files name.
         space: Which default augmentation, and which ranges where a name has them for both.
         epoch: Which phase of a schedule to take.
     """
+    sources = [_found(source) for source in sources]
     labels = _labels([str(source) for source in sources])
     added = tuple(op.name for op in default_policy(space).table.operations)
     entries = []
@@ -152,6 +158,22 @@ def load_entries(
             whole = Policy(whole.table, whole.phase(epoch).stages, info=whole.info)
         entries.append(Entry(label, whole, defaults))
     return tuple(entries)
+
+
+def _found(source: str | Path) -> str | Path:
+    """The file of what was found, for the folder of a run that keeps it."""
+    ref = parse_policy_ref(source)
+    if ref.name is not None or ref.path is None or not has_found(ref.path):
+        return source
+    text = ref.text.replace(str(ref.path), str(ref.path / FOUND))
+    return Path(text) if isinstance(source, Path) else text
+
+
+def has_found(path: Path) -> bool:
+    """Whether this is the folder of a run that keeps what its search found."""
+    with suppress(OSError):  # a text that is too long for a path
+        return (path / FOUND).is_file()
+    return False
 
 
 def _labels(sources: Sequence[str]) -> list[str]:

@@ -292,40 +292,12 @@ def plot_accuracy_by_depth(series: Sequence[tuple[str, Sequence[AccuracyRow]]]) 
         for method, rows in series
     ]
     points = [row for _, rows in series for row in rows]
-    low, high = padded([end for row in points for end in _interval(row)])
+    low, high = padded([end for row in points for end in accuracy_interval(row)])
     y_range, depths = (max(0.0, low), min(100.0, high)), sorted({row.layers for row in points})
     return line_chart("depth-accuracy", "Accuracy, %", curves, "layers", y_range, depths)
 
 
-def plot_accuracy(rows: Sequence[AccuracyRow]) -> Drawing:
-    """A bar for each method with its 95 % interval, the best on top; the axis starts above 0."""
-    ranked = sorted(rows, key=lambda row: -row.mean)
-    ends = [end for row in ranked for end in _interval(row)]
-    low, high = min(ends), max(ends)
-    low = max(0.0, low - 0.5 * max(high - low, 0.5))
-    width, right = 340.0, 58.0
-    scale = (width - right) / ((high - low) or 1.0)
-    marks: list[Mark] = []
-    y = 0.0
-    for row in ranked:
-        marks.append(Text(0, y + 13, row.method, 12, "ink"))
-        marks.append(Text(width, y + 13, f"{100 * row.mean:.2f}", 12, "ink", "end"))
-        marks.append(Rect(0, y + 18, (100 * row.mean - low) * scale, 10, "accent", 0.75))
-        if row.half_width is not None:
-            start, end = ((value - low) * scale for value in _interval(row))
-            marks.append(Line(((start, y + 23), (end, y + 23)), "ink", 1.5))
-            marks += [Line(((x, y + 19), (x, y + 27)), "ink", 1.5) for x in (start, end)]
-        y += 40
-    # the last ticks would meet the name of the axis
-    for value in ticks(low, high - 0.08 * (high - low), 4):
-        x = (value - low) * scale
-        marks.append(Line(((x, y - 4), (x, y)), "faint", 1))
-        marks.append(Text(x, y + 12, f"{value:.4g}", 10, anchor="middle" if x > 8 else "start"))
-    marks.append(Text(width, y + 12, "accuracy, %", 10, anchor="end"))
-    return Drawing("accuracy", "Accuracy of each method.", width, y + 18, tuple(marks))
-
-
-def _interval(row: AccuracyRow) -> Range:
+def accuracy_interval(row: AccuracyRow) -> Range:
     """The ends of the 95 % interval in percent, as far as there can be such accuracies."""
     half = row.half_width or 0.0
     return max(0.0, 100 * (row.mean - half)), min(100.0, 100 * (row.mean + half))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +14,20 @@ from typing import Any, NamedTuple
 from PIL.Image import Image
 
 from deepaa.policy import Policy
-from deepaa.report import figures as draw, pictures, policy_tables as policies, run_tables as runs
+from deepaa.report import (
+    contest as contests,
+    figures as draw,
+    pictures,
+    policy_tables as policies,
+    run_tables as runs,
+)
 from deepaa.report.comparison import Comparison, plot_comparison
+from deepaa.report.dots import plot_accuracy, plot_contest
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
 from deepaa.report.pictures import Originals
-from deepaa.report.run_tables import Results, Subject
+from deepaa.report.run_tables import Results
+from deepaa.report.subject import Subject
+from deepaa.runs import POLICY
 from deepaa.train import ENOUGH
 
 MAX_BYTES = 5_000_000
@@ -42,52 +53,98 @@ class Options(NamedTuple):
 DEFAULT = Options()
 
 
+class PolicyPart(NamedTuple):
+    """What the page tells about one policy, in a tab of its own."""
+
+    id: str
+    tab: str
+    policy: Policy | None
+    shown: Policy | None
+    """The layers that are drawn; None when there are none."""
+    layers: Sequence[policies.LayerTable] = ()
+    operations: Sequence[policies.OperationRow] = ()
+    sentences: Sequence[tuple[str, str]] = ()
+    figures: Mapping[str, Sequence[Drawing]] = {}
+    unfinished: int | None = None
+    dropped: policies.LayerTable | None = None
+
+    @property
+    def untouched(self) -> float:
+        """The share of images that stay as they are."""
+        return math.prod(layer.identity for layer in self.layers)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the policy leaves every image as it is."""
+        return self.policy is not None and self.untouched == 1
+
+
 def make_figures(subject: Subject, results: Results = (), epoch: int = 0) -> list[Drawing]:
     """The drawings that the subject has data for."""
-    parts: dict[str, Sequence[Drawing]] = _tables(subject, results, epoch)["figures"]
-    return [drawing for part in parts.values() for drawing in part]
+    tables = _tables(subject, results, epoch)
+    parts = [tables["figures"], *(part.figures for part in tables["parts"])]
+    return [drawing for part in parts for drawings in part.values() for drawing in drawings]
 
 
 def _tables(subject: Subject, results: Results, epoch: int) -> dict[str, Any]:
     """The tables that a report shows, and its figures by the part of the page where they stand."""
-    records, policy = subject.records, _shown_layers(subject, epoch)
-    depth, steps, dropped = (
-        runs.depth_table(records),
-        runs.step_table(records),
-        runs.dropped_layer(records),
-    )
+    records = subject.records
+    depth, steps = runs.depth_table(records), runs.step_table(records)
     accuracy, series = runs.accuracy_by_setting(results), runs.accuracy_by_depth(results)
-    tables: dict[str, Any] = {
-        "policy": policy,
-        "depth": depth,
-        "dropped": dropped,
-        "accuracy": accuracy,
-    }
-    figures: dict[str, Sequence[Drawing]] = {}
-    if policy is not None:
-        layers = policies.layer_table(policy, epoch, top=None)
-        operations = policies.operation_table(policy, epoch)
-        tables |= {"layers": layers, "operations": operations}
-        figures["operations"] = [draw.plot_operations(operations, subject.unfinished)]
-        figures["magnitudes"] = [draw.plot_magnitudes(row) for row in operations if row.is_spread]
-        figures["uncertainty"] = draw.plot_uncertainty(layers, dropped)
+    contest = plot_contest(subject.contest) if subject.contest else None
     by_depth = [draw.plot_accuracy_by_depth(series)] if series else []
-    figures["depth"] = [*(draw.plot_depth(depth) if depth else ()), *by_depth]
-    figures["steps"] = draw.plot_steps(steps, "similarity")
-    figures["identity_steps"] = draw.plot_steps(steps, "identity")
-    figures["accuracy"] = [
-        draw.plot_accuracy(rows)._replace(name=f"accuracy-{i}")
-        for i, rows in enumerate(accuracy.values(), start=1)
-    ]
-    return tables | {"figures": figures}
+    figures: dict[str, Sequence[Drawing]] = {
+        "contest": [contest] if contest else [],
+        "depth": [*(draw.plot_depth(depth) if depth else ()), *by_depth],
+        "steps": draw.plot_steps(steps, "similarity"),
+        "identity_steps": draw.plot_steps(steps, "identity"),
+        "accuracy": [
+            plot_accuracy(rows)._replace(name=f"accuracy-{i}")
+            for i, rows in enumerate(accuracy.values(), start=1)
+        ],
+    }
+    parts = _policy_parts(subject, epoch)
+    return {"depth": depth, "accuracy": accuracy, "parts": parts, "figures": figures}
 
 
-def _shown_layers(subject: Subject, epoch: int) -> Policy | None:
-    """The policy of the layers that are drawn; None when there are none."""
-    if subject.policy is None:
-        return None
-    depth = subject.policy.phase(epoch).depth
-    return subject.policy.first_layers(min(depth, MOST_LAYERS)) if depth else None
+def _policy_parts(subject: Subject, epoch: int) -> list[PolicyPart]:
+    """The run's policy, and behind it what the search found if that is another."""
+    dropped = None if "found" in subject.lost else runs.dropped_layer(subject.records)
+    if subject.found is None:
+        first = PolicyPart("policy", "Policy", subject.policy, None)
+        first = first._replace(unfinished=subject.unfinished, dropped=dropped)
+        return [_won(_filled(first, epoch), subject)]
+    found = _filled(PolicyPart("found", "Found", subject.found, None, dropped=dropped), epoch)
+    names = {
+        key: [each._replace(name=f"found-{each.name}") for each in drawings]
+        for key, drawings in found.figures.items()
+    }
+    winner = _filled(PolicyPart("policy", "Winner", subject.policy, None), epoch)
+    return [_won(winner, subject), found._replace(figures=names)]
+
+
+def _won(part: PolicyPart, subject: Subject) -> PolicyPart:
+    """The part of a winner: figures of no augmentation would say nothing."""
+    return part._replace(shown=None, figures={}) if subject.contest and part.is_idle else part
+
+
+def _filled(part: PolicyPart, epoch: int) -> PolicyPart:
+    """The part with its tables and figures, if its policy has layers."""
+    depth = part.policy.phase(epoch).depth if part.policy is not None else 0
+    if part.policy is None or not depth:
+        return part
+    shown = part.policy.first_layers(min(depth, MOST_LAYERS))
+    layers = policies.layer_table(shown, epoch, top=None)
+    operations = policies.operation_table(shown, epoch)
+    figures: dict[str, Sequence[Drawing]] = {
+        "operations": [draw.plot_operations(operations, part.unfinished)],
+        "magnitudes": [draw.plot_magnitudes(row) for row in operations if row.is_spread],
+        "uncertainty": draw.plot_uncertainty(layers, part.dropped),
+    }
+    sentences = policies.layer_sentences(layers, part.unfinished)
+    return part._replace(
+        shown=shown, layers=layers, operations=operations, sentences=sentences, figures=figures
+    )
 
 
 def originals_of(subject: Subject, options: Options) -> Originals:
@@ -110,7 +167,7 @@ def make_page(
         now: When the page is made, in words; by default the present.
     """
     context = _context(subject, results, options)
-    policy: Policy | None = context["policy"]
+    policy: Policy | None = context["exemplified"].shown
     if policy is not None and originals is None:
         originals = originals_of(subject, options)
     for count in (options.images, options.images // 3, 0):
@@ -152,17 +209,38 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = policies.percent
+    environment.filters["plural"] = policies.plural
+    environment.filters["points"] = contests.points_text
+    environment.filters["interval"] = contests.interval_text
+    environment.filters["whole"] = _unbroken
     now = now or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template(template).render(context, palette=PALETTE, now=now)
 
 
+def _unbroken(text: str) -> str:
+    """The text with spaces that do not break a line inside of short brackets and before %."""
+    hold = re.compile(r"\([^()]{1,30}\)| %")
+    return hold.sub(lambda found: found[0].replace(" ", "\u00a0"), text)
+
+
 def _context(subject: Subject, results: Results, options: Options) -> dict[str, Any]:
     """What the template of a report needs, but for the pictures."""
-    context = _tables(subject, results, options.epoch) | {
+    tables = _tables(subject, results, options.epoch)
+    parts: list[PolicyPart] = tables["parts"]
+    exemplified = next((part for part in parts if part.shown is not None), parts[0])
+    context = tables | {
         "generator": GENERATOR,
+        "tabs": _tabs(subject, parts),
+        "headline": contest_headline(subject),
+        "exemplified": exemplified,
         "subject": subject,
         "title": _title(subject),
         "reload": RELOAD_SECONDS if options.live else 0,
+        "contest": subject.contest,
+        "contest_command": _contest_command(subject),
+        "go_on": runs.go_on_text(subject),
+        "judged": contests.judge_text(subject.contest) if subject.contest else "",
+        "protected": contests.protected_texts(subject.contest) if subject.contest else [],
         "stop": runs.stop_text(subject) if subject.status != "policy" else "",
         "costs": runs.cost_table(subject.records),
         "hardware": _hardware(subject.provenance),
@@ -170,19 +248,42 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
         "epoch": options.epoch,
     }
-    if context["policy"] is not None:
-        policy, layers = context["policy"], context["layers"]
-        context["sentences"] = policies.layer_sentences(layers, subject.unfinished)
-        context["sequences"] = policies.likely_sequences(policy, 10, options.epoch)
-        context["untouched"] = math.prod(layer.identity for layer in layers)
+    if exemplified.shown is not None:
+        context["sequences"] = policies.likely_sequences(exemplified.shown, 10, options.epoch)
     return context
+
+
+def _tabs(subject: Subject, parts: Sequence[PolicyPart]) -> list[tuple[str, str]]:
+    """Identifiers and names; a contest comes first, once the search before it has ended."""
+    has_contest = subject.status not in ("policy", "running", "stopped")
+    tabs = [("contest", "Contest")] if has_contest else []
+    tabs += [(part.id, part.tab) for part in parts]
+    tabs += [] if runs.is_bare_contest(subject) else [("search", "Search")]
+    return [*tabs, ("examples", "Examples"), ("accuracy", "Accuracy"), ("use", "Use")]
+
+
+def contest_headline(subject: Subject) -> str:
+    """What a contest says, or how far it is."""
+    contest = subject.contest
+    if subject.status == "finished":
+        return contest.sentence if contest else "Nothing was proved."
+    stands = "was stopped" if subject.status == "contest stopped" else "goes on"
+    return f"The contest {stands}{f': {contests.progress_text(contest)}' if contest else '.'}"
+
+
+def _contest_command(subject: Subject) -> str:
+    """What to type for a contest of the run's policy."""
+    spec = subject.config.get("source", {}).get("data") or {"data": "DATA"}  # given by Python code
+    data = f"--data {shlex.quote(str(spec['data']))} " if spec.get("data") else ""
+    return f"deepaa contest {data}--policy {shlex.quote(f'{subject.folder}/{POLICY}')}"
 
 
 def _title(subject: Subject) -> str:
     """The name of the folder or file, and what the policy was found on."""
     name = Path(subject.name).resolve().name if subject.folder else Path(subject.name).name
     data = subject.provenance.get("data")
-    return f"{name}, found on {data}" if data else name
+    how = "chosen" if subject.contest and subject.status == "finished" else "found"
+    return f"{name}, {how} on {data}" if data else name
 
 
 def _hardware(provenance: Mapping[str, Any]) -> str:

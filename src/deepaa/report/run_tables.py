@@ -1,156 +1,24 @@
-"""Searches and trainings as a report reads them, and as tables of numbers and short texts.
-
-Runs are only read, never changed.
-"""
+"""Searches and trainings as tables of numbers and short texts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-
-from deepaa.ops import Operation, import_operations
-from deepaa.policy import Layers, Policy, PolicyRef, load_policy, parse_policy_ref
+from deepaa.policy import PolicyRef, parse_policy_ref
+from deepaa.report.contest import progress_text
 from deepaa.report.policy_tables import LayerTable, plural
-from deepaa.runs import (
-    CONFIG,
-    HISTORY,
-    NEWEST,
-    POLICY,
-    PREVIOUS,
-    PROVENANCE,
-    RunError,
-    is_in_use,
-    read_config,
-    read_history,
-    read_json,
-)
-from deepaa.search import Settings
+from deepaa.report.subject import CONTEST_KIND, Subject
 from deepaa.train import SeedResult, summary
 
-Status = Literal["policy", "finished", "running", "stopped"]
 Record = Mapping[str, Any]
 """A line of a run's history."""
-VERIFY = "verify.json"
 HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
 DEFAULTS = {True: ", defaults on", False: ", defaults off", None: ""}
 """What was said of the default augmentation; None leaves it to the policy."""
-
-
-# Reading
-
-
-class Subject(NamedTuple):
-    """Everything a report reads, before it is made into tables."""
-
-    name: str
-    """What the user called it."""
-    status: Status
-    policy: Policy | None
-    """What is found so far; None before the first state of a search."""
-    unfinished: int | None = None
-    """The last layer of `policy`, while it is still being searched."""
-    folder: Path | None = None
-    config: Mapping[str, Any] = {}
-    records: tuple[dict[str, Any], ...] = ()
-    provenance: Mapping[str, Any] = {}
-    verify: Mapping[str, Any] = {}
-    """The short trainings of `deepaa search --verify`."""
-    problem: str = ""
-    """Why there is no policy although there should be one."""
-
-
-def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
-    """Read a run folder, a policy file or a policy by name.
-
-    Args:
-        operations: Own operations as MODULE:NAME; importing them runs their code. A run's own list
-            is not imported by itself: looking at a folder runs no code.
-    """
-    own = import_operations(operations)
-    folder = Path(source)
-    if not folder.is_dir():
-        return Subject(source, "policy", load_policy(source, own))
-    if not (folder / CONFIG).exists():
-        if (folder / POLICY).exists():
-            return Subject(source, "policy", load_policy(folder / POLICY, own))
-        raise RunError(f"{folder}: holds no run ({CONFIG} is missing) and no {POLICY}")
-    config = read_config(folder)
-    if config.get("kind") == "train":
-        raise RunError(
-            f"{folder}: this run is a training; show it beside a policy: "
-            f"deepaa report POLICY --results {folder}"
-        )
-    subject = Subject(
-        source,
-        status_of(folder),
-        None,
-        folder=folder,
-        config=config,
-        records=tuple(read_history(folder)),
-        provenance=_optional(folder / PROVENANCE),
-        verify=_optional(folder / VERIFY),
-    )
-    try:
-        if subject.status == "finished":
-            return subject._replace(policy=load_policy(folder / POLICY, own))
-        return _with_found(subject, folder, own)
-    except (ValueError, OSError) as error:
-        return subject._replace(problem=str(error))
-
-
-def _with_found(subject: Subject, folder: Path, own: Sequence[Operation]) -> Subject:
-    """The subject with the layers of its newest checkpoint, the unfinished one among them."""
-    state: dict[str, torch.Tensor] = {}
-    for name in (NEWEST.state, PREVIOUS.state):
-        with suppress(OSError, SafetensorError):  # the run may be replacing it just now
-            state = state or load_file(folder / name)
-    if "search.found" not in state:
-        return subject
-    settings = Settings.from_json(subject.config, own)
-    kept = state["search.found"]
-    unfinished = None
-    if not bool(state["search.done"]):
-        kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
-        unfinished = len(kept)
-    policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
-    if settings.search.symmetric:
-        policy = policy.symmetric()
-    return subject._replace(policy=policy, unfinished=unfinished)
-
-
-def _optional(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty if it is missing or damaged."""
-    try:
-        return read_json(path)
-    except RunError:
-        return {}
-
-
-def status_of(folder: Path) -> Status:
-    """Whether a search is finished, running or stopped; it writes its policy last."""
-    if (folder / POLICY).exists():
-        return "finished"
-    return "running" if is_in_use(folder) else "stopped"
-
-
-def stamp(folder: Path) -> tuple[object, ...]:
-    """A value that changes whenever a run has something new to show."""
-    found: list[object] = [status_of(folder)]
-    for path in (folder / HISTORY, folder / NEWEST.state):
-        try:
-            found.append((path.stat().st_size, path.stat().st_mtime_ns))
-        except OSError:
-            found.append(None)
-    return tuple(found)
 
 
 # The history of a search
@@ -190,10 +58,16 @@ def dropped_layer(records: Sequence[Record]) -> LayerTable | None:
 
 
 def stop_text(subject: Subject) -> str:
-    """Where the search is, and why it ended if it did."""
+    """Where the run is, and why the search ended if it did."""
     layers, search = depth_table(subject.records), subject.config.get("search", {})
+    contest = subject.contest
+    ended = _end_text(search, layers[-1] if layers else None)
+    if is_bare_contest(subject):
+        ended = "Nothing was searched: the contest is among policies that were there before."
     if subject.status == "finished":
-        return _end_text(search, layers[-1] if layers else None)
+        return ended
+    if subject.status == "contest running":
+        return f"{ended} The contest goes on{f': {progress_text(contest)}' if contest else '.'}"
     steps = [r for r in subject.records if r.get("kind") == "step"]
     epochs = sum(r.get("kind") == "epoch" for r in subject.records)
     place = f"pre-training, {plural(epochs, 'epoch')} done"
@@ -202,9 +76,26 @@ def stop_text(subject: Subject) -> str:
         place = f"layer {last['layer']}, step {last['step']} of at most {search.get('steps')}"
     if subject.status == "running":
         return f"The search is running: {place}."
+    again = f"Go on {go_on_text(subject)}"
+    if subject.status == "contest stopped":
+        return f"{ended} The contest was stopped. {again}"
+    return f"The search was stopped at {place}. {again}"
+
+
+def is_bare_contest(subject: Subject) -> bool:
+    """Whether a run compares policies without a search before that."""
+    found = subject.contest and any(each.kind == "found" for each in subject.contest.candidates)
+    has_layers = any(record.get("kind") == "layer" for record in subject.records)
+    return subject.config.get("kind") == CONTEST_KIND or (
+        subject.contest is not None and not found and not has_layers
+    )
+
+
+def go_on_text(subject: Subject) -> str:
+    """How a run that was stopped goes on, after the words "Go on"."""
     if subject.config.get("source", {}).get("from_python"):
-        return f"The search was stopped at {place}. Go on by calling find_policy again."
-    return f"The search was stopped at {place}. Go on with: deepaa search --resume {subject.name}"
+        return "by calling find_policy again."
+    return f"with: deepaa {subject.config.get('kind', 'search')} --resume {subject.name}"
 
 
 def _end_text(search: Mapping[str, Any], last: Record | None) -> str:

@@ -25,6 +25,8 @@ from deepaa.runs.process import (
 )
 from deepaa.runs.run import (
     CONFIG as CONFIG,
+    CONTEST as CONTEST,
+    FOUND as FOUND,
     POLICY as POLICY,
     PROVENANCE as PROVENANCE,
     Run as Run,

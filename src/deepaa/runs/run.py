@@ -40,6 +40,8 @@ from deepaa.runs.checkpoint import (
 from deepaa.runs.process import LOCK, lock_folder
 
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"
+FOUND, CONTEST = "found.json", "contest.json"
+"""What a search itself found, and the contest by training that chose `POLICY`."""
 FORMAT = 2
 """Of all files of a run folder; config.json has it, and folders of another number are refused."""
 PACKAGES = ("deepaa", "torch", "torchvision", "numpy", "pillow", "triton")

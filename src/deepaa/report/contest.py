@@ -1,0 +1,381 @@
+"""A contest by training as a table and in words.
+
+contest.json may come from anywhere: every value that is shown is checked when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from deepaa.report.policy_tables import plural
+from deepaa.runs import CONTEST
+
+FORMAT = 1
+DEVIATIONS = 1.96
+"""Standard errors to either side of an interval of 95 %."""
+MOST, LONGEST = 2000, 400
+"""Entries of a list and characters of a text that are shown; a contest has far fewer."""
+BEYOND = 0.4
+"""How far a scale goes beyond the candidates of the last rung, in spans of theirs."""
+Points = tuple[float, float]
+"""Both ends of an interval, in points of accuracy."""
+
+
+# The table
+
+
+class Rung(NamedTuple):
+    """How a candidate did after whole schedules of one length."""
+
+    length: int
+    """Epochs."""
+    seeds: int
+    accuracy: float
+    difference: float | None
+    """Accuracy beside the reference, on the images that choose; None while that is not known."""
+    error: float | None
+    """The standard error of `difference`."""
+
+    @property
+    def points(self) -> float | None:
+        """The difference in points."""
+        return None if self.difference is None else 100 * self.difference
+
+    @property
+    def interval(self) -> Points | None:
+        """The 95 % interval of the difference in points."""
+        if self.difference is None or self.error is None:
+            return None
+        half = DEVIATIONS * self.error
+        return 100 * (self.difference - half), 100 * (self.difference + half)
+
+
+class Candidate(NamedTuple):
+    """A policy that took part."""
+
+    name: str
+    title: str
+    kind: Literal["found", "named", "given"]
+    layers: int
+    left_after: int | None
+    """The length after which it was too far behind; None if it stayed."""
+    rungs: tuple[Rung, ...]
+    """By rising length."""
+    is_winner: bool = False
+    is_reference: bool = False
+    """Whether the differences of all others are to this one."""
+
+    @property
+    def last(self) -> Rung | None:
+        """The longest that it was trained for; None before its first training."""
+        return self.rungs[-1] if self.rungs else None
+
+    def at(self, length: int) -> Rung | None:
+        """How it did after this length; None if it was not trained for so long."""
+        return next((rung for rung in self.rungs if rung.length == length), None)
+
+
+class Protected(NamedTuple):
+    """A transformation that was left out since it turns a class into another."""
+
+    operation: str
+    magnitude: float | None
+    before: float
+    """The share of the class's images that are taken for the other class as they are."""
+    share: float
+    """That share after the transformation."""
+    images: int
+    source: str
+    target: str
+
+
+class Proof(NamedTuple):
+    """Winner minus reference on images and seeds that did not choose; numbers are points."""
+
+    winner: str
+    reference: str
+    mean: float
+    low: float
+    high: float
+    images: int
+    seeds: int
+
+
+class Judge(NamedTuple):
+    """The images that decide."""
+
+    images: int
+    chooses: int
+    """Those that chose the winner; the others prove."""
+    folds: int | None
+    """Parts of a cross-validation over all images; None for images that were set aside."""
+    groups: int | None
+
+
+class ContestView(NamedTuple):
+    """All that is shown of a contest."""
+
+    status: Literal["running", "finished"]
+    sentence: str
+    data: str
+    network: str
+    judge: Judge
+    target_epochs: int | None
+    lengths: tuple[int, ...]
+    """Those with results, rising."""
+    candidates: tuple[Candidate, ...]
+    """Those that came furthest first, and among them those that are furthest ahead."""
+    proof: Proof | None
+    protected: tuple[Protected, ...]
+    extrapolated: bool = False
+    """Whether the winner was chosen for what it will be after more epochs than were trained."""
+
+    @property
+    def reference(self) -> Candidate | None:
+        """What all others are compared with."""
+        return next((each for each in self.candidates if each.is_reference), None)
+
+    @property
+    def winner(self) -> Candidate | None:
+        """The choice, if there is one yet."""
+        return next((each for each in self.candidates if each.is_winner), None)
+
+    @property
+    def digits(self) -> int:
+        """After the decimal point of a difference, as many as its intervals give sense to."""
+        found = [each.last.interval for each in self.candidates if each.last]
+        halves = [(high - low) / 2 for low, high in filter(None, found) if high > low]
+        return 2 if halves and min(halves) < 0.5 else 1
+
+
+def contest_table(document: Mapping[str, Any]) -> ContestView:
+    """The table of a `contest.json`; ValueError in one line where that is damaged."""
+    whole = _Part(document, "")
+    if (found := whole.part("format").whole()) != FORMAT:
+        raise ValueError(f"{CONTEST}: format {found}; this version of deepaa reads {FORMAT} only")
+    about = whole.part("data")
+    judge = about.part("judge")
+    pick, proof = whole.optional("pick"), whole.optional("proof")
+    candidates = [_candidate(part) for part in whole.part("candidates").items()]
+    names = [each.name for each in candidates]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{CONTEST}: candidates: {twice!r} appears twice")
+    winner, reference = (None if pick is None else pick.part(n) for n in ("winner", "reference"))
+    is_over = whole.part("status").one_of("running", "finished") == "finished"
+    chosen = winner.one_of(*names) if winner and is_over else None
+    compared = reference.one_of(*names) if reference else None
+    marked = [
+        each._replace(is_winner=each.name == chosen, is_reference=each.name == compared)
+        for each in candidates
+    ]
+    target = whole.optional("target_epochs")
+    said = whole.optional("sentence")
+    return ContestView(
+        "finished" if is_over else "running",
+        said.text() if said else "",
+        about.part("name").text(),
+        whole.part("network").text(),
+        Judge(
+            judge.part("images").whole(),
+            judge.part("chooses").whole(),
+            _whole_or_none(judge, "folds"),
+            _whole_or_none(judge, "groups"),
+        ),
+        target.whole() if target else None,
+        tuple(sorted({rung.length for each in marked for rung in each.rungs})),
+        tuple(sorted(marked, key=_rank)),
+        None if proof is None else _proof(proof, {each.name: each.title for each in candidates}),
+        tuple(_protected(part) for part in whole.part("protected").items()),
+        pick is not None and pick.part("extrapolated").flag(),
+    )
+
+
+def _rank(candidate: Candidate) -> tuple[float, ...]:
+    last = candidate.last
+    if last is None:
+        return (0.0,)
+    ahead = -2.0 if last.difference is None else last.difference
+    return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
+
+
+def _candidate(part: _Part) -> Candidate:
+    left = part.optional("left_after")
+    rungs = sorted(map(_rung, part.part("rungs").items()))
+    lengths = [rung.length for rung in rungs]
+    if len(set(lengths)) < len(lengths):
+        raise part.part("rungs").wrong("a length once")
+    kind: Any = part.part("kind").one_of("found", "named", "given")
+    return Candidate(
+        part.part("name").text(),
+        part.part("title").text(),
+        kind,
+        part.part("layers").whole(),
+        left.whole() if left else None,
+        tuple(rungs),
+    )
+
+
+def _rung(part: _Part) -> Rung:
+    difference, error = part.optional("difference"), part.optional("error")
+    return Rung(
+        part.part("length").whole(),
+        len(part.part("seeds").items()),
+        part.part("accuracy").number(0, 1),
+        difference.number(-1, 1) if difference else None,
+        error.number(0, 1) if error else None,
+    )
+
+
+def _protected(part: _Part) -> Protected:
+    magnitude = part.optional("magnitude")
+    return Protected(
+        part.part("operation").text(),
+        magnitude.number(-1e6, 1e6) if magnitude else None,
+        part.part("before").number(0, 1),
+        part.part("share").number(0, 1),
+        part.part("images").whole(),
+        part.part("from").text(),
+        part.part("to").text(),
+    )
+
+
+def _proof(part: _Part, titles: Mapping[str, str]) -> Proof:
+    winner, reference = (titles[part.part(n).one_of(*titles)] for n in ("winner", "reference"))
+    mean, low, high = (100 * part.part(name).number(-1, 1) for name in ("mean", "low", "high"))
+    images, seeds = (part.part(name).whole() for name in ("images", "seeds"))
+    return Proof(winner, reference, mean, low, high, images, seeds)
+
+
+def _whole_or_none(part: _Part, name: str) -> int | None:
+    found = part.optional(name)
+    return found.whole() if found else None
+
+
+class _Part(NamedTuple):
+    """A piece of the document and where it stands."""
+
+    value: Any
+    place: str
+
+    def wrong(self, expected: str) -> ValueError:
+        kinds = {dict: "an object", list: "a list", type(None): "null"}
+        got = kinds.get(type(self.value)) or f"{self.value!r:.60}"
+        place = f"{self.place}: " if self.place else ""
+        return ValueError(f"{CONTEST}: {place}expected {expected}, got {got}")
+
+    def part(self, name: str) -> _Part:
+        if not isinstance(self.value, Mapping):
+            raise self.wrong("an object")
+        place = f"{self.place}, {name}" if self.place else name
+        if name not in self.value:
+            raise ValueError(f"{CONTEST}: {place} is missing")
+        return _Part(self.value[name], place)
+
+    def optional(self, name: str) -> _Part | None:
+        found = self.part(name)
+        return None if found.value is None else found
+
+    def items(self) -> list[_Part]:
+        if not isinstance(self.value, list | tuple):
+            raise self.wrong("a list")
+        if len(self.value) > MOST:
+            length = len(self.value)
+            raise ValueError(f"{CONTEST}: {self.place}: {length:,} entries; at most {MOST:,}")
+        return [_Part(each, f"{self.place} {i}") for i, each in enumerate(self.value, start=1)]
+
+    def text(self) -> str:
+        """A text without what a terminal or a page would obey."""
+        if not isinstance(self.value, str) or len(self.value) > LONGEST:
+            raise self.wrong(f"text of at most {LONGEST} characters")
+        return " ".join("".join(c if c.isprintable() else " " for c in self.value).split())
+
+    def one_of(self, *choices: str) -> str:
+        if not isinstance(self.value, str) or self.text() not in choices:
+            shown = ", ".join(choices) if len(choices) <= 4 else "the name of a candidate"
+            raise self.wrong(f"one of {shown}" if len(choices) <= 4 else shown)
+        return self.text()
+
+    def number(self, low: float, high: float) -> float:
+        is_number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
+        if not is_number or not low <= self.value <= high:
+            raise self.wrong(f"a number from {low:g} to {high:g}")
+        return float(self.value)
+
+    def whole(self) -> int:
+        if type(self.value) is not int or not 0 <= self.value <= 10**12:
+            raise self.wrong("a whole number from 0")
+        return self.value
+
+    def flag(self) -> bool:
+        if not isinstance(self.value, bool):
+            raise self.wrong("true or false")
+        return self.value
+
+
+# Words
+
+
+def points_text(value: float, digits: int = 1) -> str:
+    """`+1.1`; without a sign for what would be rounded to 0."""
+    text = f"{value:+.{digits}f}"
+    return text[1:] if not float(text) else text
+
+
+def interval_text(ends: Points, digits: int = 1) -> str:
+    """`0.4 to 1.8`."""
+    low, high = (f"{end:.{digits}f}" for end in ends)
+    return f"{low} to {high}"
+
+
+def progress_text(view: ContestView) -> str:
+    """How far a contest has come that is not over."""
+    if not view.lengths:
+        return "no candidate has been trained yet."
+    length = view.lengths[-1]
+    there = [c for c in view.candidates if c.left_after is None or c.left_after >= length]
+    done = sum(each.at(length) is not None for each in there)
+    return f"{done} of {plural(len(there), 'candidate')} trained for {plural(length, 'epoch')}."
+
+
+def judge_text(view: ContestView) -> str:
+    """Which images judged, and how many of them chose."""
+    images, chooses, folds, groups = view.judge
+    how = f"on {images:,} images that took part in nothing else"
+    how = f"in {folds} folds on all {images:,} images" if folds else how
+    whole = f" {plural(groups, 'group')} of images were kept whole." if groups else ""
+    return f"Judged {how}; {chooses:,} of them chose.{whole}"
+
+
+def protected_texts(view: ContestView) -> list[str]:
+    """`flip: 'left' becomes 'right' (91 % of 60 images)` for each operation that was left out."""
+    found = []
+    rows = sorted(view.protected, key=lambda row: row.operation)  # stable
+    for operation, group in groupby(rows, key=lambda row: row.operation):
+        same = sorted(group, key=lambda row: -row.share)
+        worst, others = same[0], len({(row.source, row.target) for row in same}) - 1
+        magnitudes = sorted({row.magnitude for row in same if row.magnitude is not None})
+        levels = f" {', '.join(f'{m:.4g}' for m in magnitudes)}" if magnitudes else ""
+        more = f"; and {plural(others, 'other pair')} of classes" if others else ""
+        found.append(
+            f"{operation}{levels}: {worst.source!r} becomes {worst.target!r} "
+            f"({100 * worst.share:.0f} % of {plural(worst.images, 'image')}){more}"
+        )
+    return found
+
+
+def scale(view: ContestView) -> Points:
+    """The ends of an axis of points: all of the last rung, and not everybody who left before."""
+    shown = [(c.last.length, c.last.interval) for c in view.candidates if c.last]
+    ends = {length: [0.0] for length, _ in shown} or {0: [0.0]}
+    for length, interval in shown:
+        ends[length] += interval or ()
+    last = ends.pop(max(ends))
+    if view.proof is not None:
+        last += [view.proof.low, view.proof.high]
+    low, high = min(last), max(last)
+    room = BEYOND * ((high - low) or 1.0)
+    early = [0.0, *(end for others in ends.values() for end in others)]
+    low, high = min(low, max(min(early), low - room)), max(high, min(max(early), high + room))
+    return (low, high) if high > low else (-1.0, 1.0)

@@ -1,0 +1,181 @@
+"""What a report reads: a run folder, a policy file, or a policy by name.
+
+Runs are only read, never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from deepaa.ops import Operation, import_operations
+from deepaa.policy import Layers, Policy, load_policy
+from deepaa.report.contest import ContestView, contest_table
+from deepaa.runs import (
+    CONFIG,
+    CONTEST,
+    FOUND,
+    HISTORY,
+    NEWEST,
+    POLICY,
+    PREVIOUS,
+    PROVENANCE,
+    RunError,
+    is_in_use,
+    read_config,
+    read_history,
+    read_json,
+)
+from deepaa.search import Settings
+
+Status = Literal["policy", "finished", "running", "stopped", "contest running", "contest stopped"]
+"""A contest runs or was stopped when the search before it has ended."""
+CONTEST_KIND = "contest"
+"""Of a run of `deepaa contest`, in its config.json."""
+
+
+class Subject(NamedTuple):
+    """Everything a report reads, before it is made into tables."""
+
+    name: str
+    """What the user called it."""
+    status: Status
+    policy: Policy | None
+    """The run's policy, or what is found so far; None before the first state of a search."""
+    unfinished: int | None = None
+    """The last layer of `policy`, while it is still being searched."""
+    folder: Path | None = None
+    config: Mapping[str, Any] = {}
+    records: tuple[dict[str, Any], ...] = ()
+    provenance: Mapping[str, Any] = {}
+    found: Policy | None = None
+    """What the search itself found, where the contest chose another policy."""
+    contest: ContestView | None = None
+    problem: str = ""
+    """Why there is no policy although there should be one."""
+    lost: Mapping[str, str] = {}
+    """Why `found` or `contest` cannot be shown although they are there, by their names."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there will be more to show."""
+        return self.status in ("running", "contest running")
+
+
+def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
+    """Read a run folder, a policy file or a policy by name.
+
+    Args:
+        operations: Own operations as MODULE:NAME; importing them runs their code. A run's own list
+            is not imported by itself: looking at a folder runs no code.
+    """
+    own = import_operations(operations)
+    folder = Path(source)
+    if not folder.is_dir():
+        return Subject(source, "policy", load_policy(source, own))
+    if not (folder / CONFIG).exists():
+        if (folder / POLICY).exists():
+            return Subject(source, "policy", load_policy(folder / POLICY, own))
+        raise RunError(f"{folder}: holds no run ({CONFIG} is missing) and no {POLICY}")
+    config = read_config(folder)
+    if config.get("kind") == "train":
+        raise RunError(
+            f"{folder}: this run is a training; show it beside a policy: "
+            f"deepaa report POLICY --results {folder}"
+        )
+    subject = Subject(
+        source,
+        status_of(folder),
+        None,
+        folder=folder,
+        config=config,
+        records=tuple(read_history(folder)),
+        provenance=_optional(folder / PROVENANCE),
+    )
+    subject, found = _with_contest(subject, folder, own)
+    try:
+        if subject.status == "finished":
+            winner = load_policy(folder / POLICY, own)
+            is_other = found is not None and not found.equals(winner)
+            return subject._replace(policy=winner, found=found if is_other else None)
+        if found is not None:
+            return subject._replace(policy=found)
+        return _with_layers(subject, folder, own)
+    except (ValueError, OSError) as error:
+        return subject._replace(problem=str(error))
+
+
+def _with_contest(
+    subject: Subject, folder: Path, own: Sequence[Operation]
+) -> tuple[Subject, Policy | None]:
+    """The subject with its contest, and what the search found, as far as they can be read."""
+    found, lost = None, {}
+    if (folder / CONTEST).exists():
+        try:
+            subject = subject._replace(contest=contest_table(read_json(folder / CONTEST)))
+        except ValueError as error:
+            lost["contest"] = str(error)
+    if (folder / FOUND).exists():
+        try:
+            found = load_policy(folder / FOUND, own)
+        except (ValueError, OSError) as error:
+            lost["found"] = str(error)
+    return subject._replace(lost=lost), found
+
+
+def _with_layers(subject: Subject, folder: Path, own: Sequence[Operation]) -> Subject:
+    """The subject with the layers of its newest checkpoint, the unfinished one among them."""
+    state: dict[str, torch.Tensor] = {}
+    for name in (NEWEST.state, PREVIOUS.state):
+        with suppress(OSError, SafetensorError):  # the run may be replacing it just now
+            state = state or load_file(folder / name)
+    if "search.found" not in state:
+        return subject
+    settings = Settings.from_json(subject.config, own)
+    kept = state["search.found"]
+    unfinished = None
+    if not bool(state["search.done"]):
+        kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
+        unfinished = len(kept)
+    policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
+    if settings.search.symmetric:
+        policy = policy.symmetric()
+    return subject._replace(policy=policy, unfinished=unfinished)
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty if it is missing or damaged."""
+    try:
+        return read_json(path)
+    except RunError:
+        return {}
+
+
+def status_of(folder: Path) -> Status:
+    """Whether a run is finished, running or stopped, and whether that is its contest.
+
+    A run writes its policy last: what a search found comes before its contest.
+    """
+    if (folder / POLICY).exists():
+        return "finished"
+    is_contest = read_config(folder).get("kind") == CONTEST_KIND
+    if is_contest or (folder / FOUND).exists() or (folder / CONTEST).exists():
+        return "contest running" if is_in_use(folder) else "contest stopped"
+    return "running" if is_in_use(folder) else "stopped"
+
+
+def stamp(folder: Path) -> tuple[object, ...]:
+    """A value that changes whenever a run has something new to show."""
+    found: list[object] = [status_of(folder)]
+    for path in (folder / HISTORY, folder / NEWEST.state, folder / FOUND, folder / CONTEST):
+        try:
+            found.append((path.stat().st_size, path.stat().st_mtime_ns))
+        except OSError:
+            found.append(None)
+    return tuple(found)
