@@ -34,7 +34,7 @@ def contest(
     policy: Annotated[
         list[str],
         typer.Option(
-            help="A policy that takes part, a name (see deepaa policies) or a file. May be repeated."
+            help="A policy that takes part: a name of deepaa policies, or a file. May be repeated."
         ),
     ] = NOTHING,
     usual: Annotated[
@@ -148,7 +148,9 @@ def print_contest(run: ContestRun, out: Path) -> None:
     from deepaa.report import contest_lines, contest_table
 
     console = options.plain_console()
-    for line in contest_lines(contest_table(run.document), console.encoding):
+    width = min(console.width, 100)
+    typer.echo()
+    for line in contest_lines(contest_table(run.document), width, console.encoding):
         console.print(line)
     print_use(run.result.policy, out / "policy.json")
 

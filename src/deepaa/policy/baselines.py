@@ -130,8 +130,8 @@ def timm_rand_augment() -> Policy:
     """RandAugment as timm's recipes run it, `rand-m9-mstd0.5-inc1`, at the same fractions anywhere.
 
     Two times one of its operations with probability 1/2, at a normal level about 9 of 10, here one
-    of nine equally likely ones. Its solarize_add is no operation of this package, so one of fourteen
-    is drawn instead of one of fifteen.
+    of nine equally likely ones. Its solarize_add is no operation of this package, so it is one of
+    fourteen instead of fifteen.
     """
     normal, count = NormalDist(9.0, 0.5), 9
     shares = [min(normal.inv_cdf((k + 0.5) / count), 10.0) / 10 for k in range(count)]

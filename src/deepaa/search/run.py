@@ -38,6 +38,8 @@ from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, Settings
 
 KIND = "search"
 """Of the run, in its config.json."""
+DEMO_PASSES = 700_000
+"""Images through the network in the contest of preset demo: two minutes on two cores."""
 Sizes = tuple[int, int, int]
 
 
@@ -62,7 +64,11 @@ class SearchRequest:
     """How policies are compared by training in the end; None for not at all."""
 
     def __post_init__(self) -> None:
-        """Refuse weights that belong to nothing."""
+        """Refuse weights that belong to nothing; the contest of a demo is short."""
+        if self.contest is not None and self.contest.passes is None:
+            if self.settings.preset == "demo":
+                short = replace(self.contest, passes=DEMO_PASSES)
+                object.__setattr__(self, "contest", short)
         if self.weights is not None and self.settings.model is None:
             raise ValueError("--weights needs --model, the network that they belong to")
 

@@ -125,6 +125,7 @@ class TrainConfig:
             epochs=epochs,
             warmup_epochs=self.warmup_epochs * scale,
             milestones=tuple(time * scale for time in self.milestones),
+            end_epochs=min(round(self.end_epochs * scale), epochs - 1),
         )
 
 

@@ -18,10 +18,10 @@ PASSES = {"cuda": 20_000_000, "cpu": 3_000_000}
 TARGET_EPOCHS, TARGET_PASSES = 200, 200_000
 """The training that a user is taken to mean, where none is named: so many epochs, and more of few
 images, so that so many images go through the network."""
-FIRST_SHARE = 0.3
-"""Share of the passes that the first rung gets."""
 LEAST_STEPS = 150
 """Steps of the shortest training that tells candidates apart, or some are left out."""
+SECOND = 3
+"""How many times as long as the first rung the second is, if nobody leaves."""
 LONGER, GROWTH = 2, 4
 """A rung is at least and at most so many times as long as the one before."""
 FIRST_FRESH_SEED = 1000
@@ -174,8 +174,9 @@ class LengthPlan(Plan):
     ) -> LengthPlan:
         """The plan for so many images to train on in each of the folds.
 
-        The first rung gets a share of the passes. It is at least `LEAST_STEPS` long, at most a
-        quarter of the target, and the last candidates are left out where there are too many.
+        The first rung is as long as leaves passes for a second that is three times as long, should
+        nobody leave, and for the proof: at least `LEAST_STEPS`, at most a quarter of the target.
+        The last candidates are left out where there are too many.
         """
         config = config or ContestConfig()
         passes = config.limit(torch.device(device))
@@ -188,9 +189,11 @@ class LengthPlan(Plan):
             )
         steps = max(1, round(train_images / batch))
         least = min(target, math.ceil(LEAST_STEPS / steps))
-        share = FIRST_SHARE * passes / per_epoch
-        kept = tuple(names[: max(int(share / least), fewest)])
-        first = max(1, min(int(share / len(kept)), max(least, target // 4)))
+        epochs, proof = passes // per_epoch, SECOND * 2 * config.fresh_seeds
+        most = int((epochs / least - proof) / (1 + SECOND))
+        kept = tuple(names[: max(most, fewest)])
+        first = epochs // ((1 + SECOND) * len(kept) + proof)
+        first = max(1, min(first, max(least, target // 4)))
         left_out = tuple(names[len(kept) :])
         return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out)
 

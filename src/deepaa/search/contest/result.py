@@ -121,6 +121,7 @@ def document(
     """
     over = not plan.next_jobs(table)
     content = {"format": FORMAT, "status": "finished" if over else "running", **facts}
+    content["target_epochs"] = plan.target
     content |= {"plan": plan.to_json(table), "pick": None, "proof": None, "sentence": None}
     chosen = None
     if over:
