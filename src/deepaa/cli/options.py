@@ -84,7 +84,16 @@ Read = Annotated[
         "pixels. May be repeated.",
     ),
 ]
-OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read")
+Groups = Annotated[
+    str | None,
+    data_option(
+        metavar="PATTERN",
+        help="Keeps images that belong together, as the frames of a scene, in one part. A folder: "
+        "a regular expression that finds the group in each path below it, as 'scene(\\d+)', or a "
+        ".csv file with the columns file and group. An .npz file: the name of an array.",
+    ),
+]
+OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
 # Networks and runs

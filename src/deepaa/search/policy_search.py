@@ -21,16 +21,16 @@ from deepaa.data import LabelledImages, Splits, TrainTest, checked, search_split
 from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
 from deepaa.ops import CIFAR, IMAGENET, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
+from deepaa.runs import POLICY, Run, StopAskedError, duration, part_of
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.run_splits import SPLITS, stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
-SPLITS = "splits.json"
 ENOUGH_SECONDS = 0.3
 """Seconds of work that show the speed of a network."""
 LEAST_PASSES = 20 * 4000
@@ -51,6 +51,7 @@ class PolicySearch:
         pretrain: bool = False,
         device: torch.device | str = "cpu",
         sizes: tuple[int, int, int] | None = None,
+        splits: Splits | None = None,
         run: Run | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
@@ -60,7 +61,8 @@ class PolicySearch:
         Args:
             model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
             pretrain: Train the given model first; one that is not given always is.
-            sizes: Images for pre-training, search and validation.
+            sizes: Images for pre-training, search and validation, of those that the judge leaves.
+            splits: The parts themselves, of a run that is only looked at.
             run: Where records, checkpoints and the policy go; None keeps nothing.
             stop: Called often; once it returns true, the iteration saves and ends as `stopped`.
         """
@@ -73,7 +75,7 @@ class PolicySearch:
             phase, state = saved.position["phase"], saved.tensors
         self._phase, self._state = distributed.broadcast((phase, state))
         classes = len(data.class_names)
-        kept = distributed.from_main(self._kept_splits)
+        kept = splits or distributed.from_main(self._kept_splits)
         self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
@@ -96,18 +98,9 @@ class PolicySearch:
 
     def _kept_splits(self) -> Splits | None:
         """The splits of a run that has a state: the default sizes may have changed since."""
-        if self.run is None or not self._state or not (self.run.folder / SPLITS).exists():
+        if self.run is None or not self._state:
             return None
-        path = self.run.folder / SPLITS
-        try:
-            parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
-            kept = Splits(**parts)
-            used = torch.cat(kept).bincount(minlength=len(self.data.labels))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
-        if len(used) > len(self.data.labels) or int(used.max()) > 1:
-            raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
-        return kept
+        return stored_splits(self.run.folder, len(self.data.labels))
 
     @property
     def policy(self) -> Policy:
@@ -255,7 +248,7 @@ def forecast(search: PolicySearch) -> dict[str, str]:
     memory = memory_needed(search.config, frozen, images, len(space))
     lines = {
         "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
-        f"{len(data.class_names)} classes",
+        f"{len(data.class_names)} classes{_groups_text(data)}",
         "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
         + f"; {search.config.heldout:,} of the search's are held out",
         "space": f"{len(space)} transformations of {len(space.operations)} operations",
@@ -268,6 +261,10 @@ def forecast(search: PolicySearch) -> dict[str, str]:
     if seconds > 24 * 3600 and device.type == "cpu":
         lines["hint"] = "--preset demo --size 32 takes minutes on a CPU"
     return lines
+
+
+def _groups_text(data: LabelledImages) -> str:
+    return "" if data.groups is None else f", {len(torch.unique(data.groups)):,} groups"
 
 
 def seconds_per_pass(frozen: nn.Module, images: Tensor, labels: Tensor) -> float:
@@ -369,7 +366,7 @@ def run_trial(
 
     seed, (train, test, _) = search.config.seed, trial
     config = dataclasses.replace(search.proxy.train, epochs=epochs, seed=seed)
-    images, classes = search.data.images, len(search.data.class_names)
+    images, classes = train.images, len(search.data.class_names)
     network = search.proxy.model or default_model(images, search.device)
     for name, policy in compared_policies(search).items():
         began = time.perf_counter()
