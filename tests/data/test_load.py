@@ -24,15 +24,15 @@ from torchvision import datasets
 import deepaa
 from deepaa.data import scan
 from deepaa.data.arrays import DATASETS
+from deepaa.data.embedded import embedded_is_intact, load_embedded
 from deepaa.data.image_file import Reading
-from deepaa.data.load import DataSpec, as_images, embedded_is_intact, load_dataset, load_embedded
-from deepaa.data.parts import SearchSubset, held_out
+from deepaa.data.load import DataSpec, as_images, load_dataset
+from deepaa.data.parts import SearchSubset, held_out, search_splits
 from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import (
     TrainTest,
     absent_classes,
     fingerprint,
-    stratified_splits,
 )
 
 FOLDER = Path(deepaa.__file__).parent / "data" / "cifar10"
@@ -383,7 +383,7 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeyp
             save(tmp_path / name / f"{j:02}.png", np.full((4, 4, 3), j, np.uint8))
     subset = SearchSubset((8, 8, 4))
     labels = [0] * 50 + [1] * 50
-    chosen = subset.choose(labels)
+    chosen = subset.choose(labels).places
     with caplog.at_level(logging.WARNING):
         data = load_dataset(tmp_path, subset=subset)
     assert data.images[:, 0, 0, 0].tolist() == [i % 50 for i in chosen]
@@ -400,11 +400,7 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeyp
         load_dataset(tmp_path)
     monkeypatch.setattr(scan, "LIMIT_BAD", 0.1)
     left = load_dataset(tmp_path, subset=subset, on_bad_image="skip")
-    assert [len(part) for part in stratified_splits(left.labels, data.subset_sizes)[:3]] == [
-        8,
-        8,
-        4,
-    ]
+    assert [len(part) for part in search_splits(left, data.subset_sizes)] == [8, 8, 4, 0]
     every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip")
     assert every.subset_sizes is None
     assert len(every.images) == 98
@@ -491,6 +487,9 @@ def test_json_gives_the_spec_back():
         "cifar10", 32, "/sets", "skip", True, Reading(1_000, (1, 2, 3), False), (10, 20, 30)
     )
     assert DataSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert not {"groups", "subset_judged"} & spec.to_json().keys()  # older runs have neither
+    new = dataclasses.replace(spec, groups="x(.)", subset_judged=True)
+    assert DataSpec.from_json(json.loads(json.dumps(new.to_json()))) == new
     assert DataSpec.from_json(DataSpec().to_json()) == DataSpec.from_json({}) == DataSpec()
     subset = spec.subset(7)
     assert subset is not None

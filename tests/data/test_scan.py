@@ -16,9 +16,10 @@ from forks import TORCH, Program, as_ranks, in_forks
 from PIL import Image
 
 from deepaa.data import scan
+from deepaa.data.embedded import load_embedded
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import Reading, Reason
-from deepaa.data.load import load_dataset, load_embedded, load_images
+from deepaa.data.load import load_dataset, load_images
 from deepaa.data.scan import BadImagesError, ScanReport, read_images, scan_images
 from deepaa.data.streaming import StreamedImages
 
@@ -137,10 +138,10 @@ def test_skipping_is_counted_and_limited(good, monkeypatch):
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad .*More than 0\.01"):
         read_images(tree, on_bad_image="skip")
     monkeypatch.setattr(scan, "LIMIT_BAD", 0.2)
-    images, labels, report = read_images(tree, on_bad_image="skip")
+    images, kept, report = read_images(tree, on_bad_image="skip")
     assert images.shape == (5, 3, 6, 8)
     assert images[:, 0, 0, 0].tolist() == [0, 20, 0, 10, 20]
-    assert labels == (0, 0, 1, 1, 1)
+    assert kept.labels == (0, 0, 1, 1, 1)
     assert report.bad[0].path.parts == ("cat", "1.png")
     assert report.lines() == ["1 of 6 files is bad (1 empty): cat/1.png (empty file)"]
 
@@ -150,10 +151,10 @@ def test_one_in_a_hundred_may_be_skipped(tmp_path):
         save(tmp_path / "ab"[i % 2] / f"{i:03}.png", np.full((4, 4, 3), i, np.uint8))
     for i in (3, 130):
         (tmp_path / "ab"[i % 2] / f"{i:03}.png").write_bytes(b"?")
-    images, labels, _ = read_images(list_images(tmp_path), on_bad_image="skip")
+    images, kept, _ = read_images(list_images(tmp_path), on_bad_image="skip")
     values = [*(i for i in range(0, 200, 2) if i != 130), *(i for i in range(1, 200, 2) if i != 3)]
     assert images[:, 0, 0, 0].tolist() == values
-    assert labels == (0,) * 99 + (1,) * 99
+    assert kept.labels == (0,) * 99 + (1,) * 99
     (tmp_path / "a" / "000.png").write_bytes(b"?")
     with pytest.raises(BadImagesError, match="3 of 200"):
         read_images(list_images(tmp_path), on_bad_image="skip")

@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from deepaa.data.load import load_embedded
-from deepaa.data.parts import SearchSubset
+from deepaa.data import load_embedded
 from deepaa.data.splits import Splits, check_labels, default_sizes, stratified_splits
 
 
@@ -166,46 +165,6 @@ def test_a_trained_network_needs_no_images_to_learn_from():
     assert default_sizes(50_000, 100, pretrains=False) == (0, 35_000, 10_000)
     with pytest.raises(ValueError, match="2 parts need at least 2 images, got 1"):
         default_sizes(1, pretrains=False)
-
-
-def test_of_many_images_those_are_chosen_that_are_needed():
-    labels = [0] * 700 + [1] * 280 + [2] * 20  # the last class would have 2 of 100
-    chosen = SearchSubset((40, 40, 20)).choose(labels)
-    assert chosen is not None
-    assert len(set(chosen)) == len(chosen)
-    assert chosen == sorted(chosen)
-    kept = torch.tensor(labels)[chosen]
-    found = kept.bincount().tolist()
-    assert found == pytest.approx([70 + 3, 28 + 2, 3 + 2], abs=2)  # with some to spare
-    assert sum(found) == pytest.approx(100 + 6, abs=3)
-    assert min(found) >= 5
-    assert [len(part) for part in stratified_splits(kept, (40, 40, 20))[:3]] == [40, 40, 20]
-    assert SearchSubset((40, 40, 20)).choose(labels) == chosen
-    assert SearchSubset((40, 40, 20), seed=1).choose(labels) != chosen
-    assert SearchSubset((500, 400, 100)).choose(labels) is None
-    assert SearchSubset().choose(labels) is None
-    with pytest.raises(ValueError, match=r"too few in: rare \(2\)"):
-        SearchSubset((40, 40, 20)).choose(labels[:982], ("a", "b", "rare"))
-
-
-def test_a_class_that_is_chosen_whole_has_none_to_spare():
-    labels = [0] * 500 + [1] * 4
-    chosen = SearchSubset((40, 40, 20)).choose(labels)
-    assert chosen is not None
-    assert chosen[-4:] == [500, 501, 502, 503]
-    assert SearchSubset((300, 150, 53)).choose(labels) is None  # with those to spare it is all
-
-
-def test_chosen_images_have_the_parts_that_all_would_have():
-    labels = [i % 100 for i in range(70_000)]
-    for subset, sizes in (
-        (SearchSubset(), (20_000, 35_000, 10_000)),
-        (SearchSubset(pretrains=False), (0, 35_000, 10_000)),
-    ):
-        assert subset.part_sizes(labels) == sizes
-        chosen = subset.choose(labels)
-        assert chosen is not None
-        assert default_sizes(len(chosen), 100, pretrains=subset.pretrains) == sizes
 
 
 def test_three_images_of_each_of_many_classes_are_enough():

@@ -87,11 +87,13 @@ Read = Annotated[
 Groups = Annotated[
     str | None,
     data_option(
-        help="What keeps images that belong together in one part, as frames of a scene: a pattern "
-        "over file names, a .csv file of file and group, or the name of an array of the .npz."
+        metavar="PATTERN",
+        help="Keeps images that belong together, as the frames of a scene, in one part. A folder: "
+        "a regular expression that finds the group in each path below it, as 'scene(\\d+)', or a "
+        ".csv file with the columns file and group. An .npz file: the name of an array.",
     ),
 ]
-OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read")
+OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
 # Networks and runs

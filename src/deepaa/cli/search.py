@@ -81,6 +81,7 @@ def search(
     on_bad_image: options.OnBadImage = "stop",
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
+    groups: options.Groups = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
     checkpoint_seconds: options.CheckpointSeconds = 60.0,

@@ -74,6 +74,7 @@ def train(
     on_bad_image: options.OnBadImage = "stop",
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
+    groups: options.Groups = None,
     scan: Annotated[
         bool,
         data_option(

@@ -159,7 +159,7 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
         if len(images) != len(labels):
             raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
         if "class_names" in data.files:
-            found = _array(data, "class_names")
+            found = read_array(data, "class_names")
             if found.ndim != 1 or found.dtype.kind != "U":
                 got = f"{found.dtype} of shape {found.shape}"
                 raise ValueError(f"class_names holds {got}, expected strings")
@@ -200,7 +200,7 @@ def _images(data: NpzFile, name: str) -> Pixels:
 
     Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
     """
-    stored = _array(data, name)
+    stored = read_array(data, name)
     if stored.dtype != np.uint8:
         raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
     array = stored[..., None] if stored.ndim == 3 else stored
@@ -214,7 +214,7 @@ def _images(data: NpzFile, name: str) -> Pixels:
 
 def _labels(data: NpzFile, name: str) -> Tensor:
     """int64 or uint64 (N,), also from (N, 1)."""
-    array = _array(data, name)
+    array = read_array(data, name)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "iu":
@@ -224,7 +224,7 @@ def _labels(data: NpzFile, name: str) -> Tensor:
     return torch.from_numpy(array.astype(f"{array.dtype.kind}8"))
 
 
-def _array(data: NpzFile, name: str) -> npt.NDArray[Any]:
+def read_array(data: NpzFile, name: str) -> npt.NDArray[Any]:
     """The array as it is stored, if the memory allows."""
     entries = data.zip.infolist() if data.zip else []
     check_memory(sum(e.file_size for e in entries if e.filename == f"{name}.npy"), f"array {name}")

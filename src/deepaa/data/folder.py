@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torch import Tensor
+
 from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.splits import NoTestPartError
@@ -29,11 +31,14 @@ class ImageTree(NamedTuple):
     class_names: tuple[str, ...]
     ignored: Mapping[str, int]
     """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
+    groups: Tensor | None = None
+    """int64 (N,): the group of each file, if they have any."""
 
     def subset(self, places: Sequence[int]) -> ImageTree:
         """The same with these files alone."""
         files, labels = [self.files[i] for i in places], [self.labels[i] for i in places]
-        return self._replace(files=tuple(files), labels=tuple(labels))
+        groups = None if self.groups is None else self.groups[list(places)]
+        return self._replace(files=tuple(files), labels=tuple(labels), groups=groups)
 
     def names(self) -> list[bytes]:
         """The paths of the files below the root, as the system has them."""

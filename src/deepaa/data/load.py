@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
-import io
-import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from deepaa.data import arrays, splits
+from deepaa.data.embedded import EMBEDDED, read_embedded, sheet
+from deepaa.data.equal_images import warn_of_equal_images
 from deepaa.data.folder import list_images
-from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
+from deepaa.data.groups import folder_groups, given_groups, kept_groups, npz_groups
+from deepaa.data.image_file import DEFAULT_READING, Reading, check_size, shown
 from deepaa.data.parts import SearchSubset, held_out
 from deepaa.data.scan import OnBadImage, read_images, read_some
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.ops import check_images
 from deepaa.runs import from_plain, to_plain
 
-EMBEDDED = "embedded"
 _log = logging.getLogger(__name__)
 
 
@@ -65,6 +60,11 @@ class DataSpec:
     """Where a search read only a part of a large folder: for splits of these sizes."""
     subset_judged: bool = False
     """Where a search read only a part of a large folder: whether with a judge."""
+    groups: str | None = None
+    """Which images belong together, so that no part has some of them and another the rest: for
+    an .npz file the name of an array with an integer or text for each training image; for a folder
+    a regular expression that finds the group in each path below it, by its first capture group or
+    by all of it, or a .csv or .tsv file with the columns file and group."""
 
     def __post_init__(self) -> None:
         """Check the values that a user can get wrong."""
@@ -80,6 +80,7 @@ class DataSpec:
         *,
         root: str | Path | None = None,
         read: Sequence[str] = (),
+        groups: str | None = None,
         **options: Any,
     ) -> DataSpec:
         """What the options of a command mean, with paths that hold from every working folder.
@@ -88,7 +89,8 @@ class DataSpec:
         """
         reading = Reading.parse(read) if read else DEFAULT_READING
         root = absolute_root(root, data)
-        return cls(absolute_source(data), root=root, reading=reading, **options)
+        groups = kept_groups(groups, data)
+        return cls(absolute_source(data), root=root, reading=reading, groups=groups, **options)
 
     def load(
         self, *, split: str = "train", download: bool = False, subset: SearchSubset | None = None
@@ -106,30 +108,43 @@ class DataSpec:
         """
         if split not in ("train", "test"):
             raise ValueError(f"split should be 'train' or 'test', got {split!r}")
+        path = Path(self.data or EMBEDDED)
+        if self.groups is not None and not path.exists():
+            raise ValueError(
+                f"--groups {self.groups}: {path} has none; those of image folders and .npz files "
+                "can be given"
+            )
         if self.data is None or self.data == EMBEDDED:
-            return splits.labelled(*_read_embedded(split, self.size), EMBEDDED, split)
+            return splits.labelled(*read_embedded(split, self.size), EMBEDDED, split)
         if (name := arrays.torchvision_name(self.data)) is not None:
             root = Path(self.root or "data")
             read = arrays.read_torchvision(name, split, root, self.size, download=download)
             return splits.labelled(*read, arrays.SHORT_NAMES.get(name, name), split)
-        path = Path(self.data)
         if path.is_file() and path.suffix.lower() == ".npz":
-            return splits.labelled(*arrays.read_npz(path, split, self.size), path.stem, split)
+            return self._load_npz(path, split)
         if path.is_dir():
             return self._load_folder(path, split, subset)
         raise _unknown(self.data)
 
+    def _load_npz(self, path: Path, split: str) -> LabelledImages:
+        data = splits.labelled(*arrays.read_npz(path, split, self.size), path.stem, split)
+        if self.groups is None or split == "test":
+            return data
+        return data._replace(groups=npz_groups(path, self.groups, len(data.labels)))
+
     def _load_folder(self, path: Path, split: str, subset: SearchSubset | None) -> LabelledImages:
         tree = list_images(path, split, outside_links=self.outside_links)
+        if self.groups is not None and split == "train":
+            tree = tree._replace(groups=folder_groups(tree, self.groups))
         every, chosen = tree.files, None
-        if subset is not None and (chosen := subset.choose(tree.labels, tree.class_names)):
+        if subset is not None and (chosen := subset.choose(*tree[2:4], tree.groups)):
             enough = f"{len(chosen.places):,} of {len(every):,} images are enough"
             _log.warning("%s: %s, and no others are read", shown(path), enough)
             tree = tree.subset(chosen.places)
         images, tree, report = read_images(tree, self.size, self.reading, self.on_bad_image)
         name, names = path.resolve().name, map(os.fsdecode, tree.names())
         data = splits.labelled(images, torch.tensor(tree.labels), tree.class_names, name, split)
-        data = data._replace(report=report, files=tuple(names))
+        data = data._replace(report=report, files=tuple(names), groups=tree.groups)
         if chosen is None:
             return data
         judges = {every[i] for i in chosen.judge}
@@ -163,17 +178,24 @@ class DataSpec:
             raise ValueError("either other test images or a held-out share, not both")
         train = self.load(download=download)
         if test is not None:
-            other = replace(self, data=str(test))
+            other = replace(self, data=str(test), groups=None)
             found = other.load_test(download=download) or other.load(download=download)
             found = splits.with_classes_of(train, found, shown(test))
-            return splits.checked(TrainTest(train, found, f"given: {found.name}"))
-        if holdout is None:
+            both = TrainTest(train, found, f"given: {found.name}")
+        elif holdout is not None:
+            return held_out(train, holdout)
+        else:
             try:
                 official = self.load(split="test", download=download)
-                return splits.checked(TrainTest(train, official, "the test part of the data set"))
             except NoTestPartError as error:
                 _log.warning("%s; %g of the training images are held out", error, splits.HOLDOUT)
-        return held_out(train, splits.HOLDOUT if holdout is None else holdout)
+                return held_out(train, splits.HOLDOUT)
+            both = TrainTest(train, official, "the test part of the data set")
+        if train.groups is not None:
+            _log.warning("%s: --groups changes nothing, as the test images are given", train.name)
+        both = splits.checked(both)
+        warn_of_equal_images(both.train, both.test)
+        return both
 
     def subset(self, seed: int) -> SearchSubset | None:
         """What the run with this seed has read of its folder; None for all of it."""
@@ -233,15 +255,29 @@ def load_dataset(
     return DataSpec(name, **options).load(split=split, download=download, subset=subset)
 
 
-def as_images(data: object) -> LabelledImages:
+def as_images(data: object, groups: Any = None) -> LabelledImages:
     """The images of a source for `load_dataset`, of (images, labels), or of a torch data set.
 
     The items of a torch data set are PIL images or uint8 (C, H, W), each with its class.
+
+    Args:
+        groups: As `DataSpec.groups` for a source; otherwise an integer or text for each image,
+            which may also be a third entry, (images, labels, groups).
     """
-    if isinstance(data, LabelledImages):
-        return data
     if data is None or isinstance(data, str | Path):
-        return load_dataset(data)
+        return load_dataset(data, groups=groups)
+    if isinstance(data, LabelledImages):
+        found = data
+    else:
+        if isinstance(data, tuple | list) and len(data) == 3:
+            *data, groups = data
+        found = _given_images(data)
+    if groups is None:
+        return found
+    return found._replace(groups=given_groups(groups, len(found.labels), "groups"))
+
+
+def _given_images(data: object) -> LabelledImages:
     kind = type(data).__name__
     if isinstance(data, Dataset):
         if not hasattr(data, "__len__"):
@@ -249,7 +285,8 @@ def as_images(data: object) -> LabelledImages:
         return splits.labelled(*arrays.read_items(data, kind), kind, "train")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
-            f"data should be a source, a path, a torch Dataset or (images, labels), got {kind}"
+            "data should be a source, a path, a torch Dataset, (images, labels) or (images, "
+            f"labels, groups), got {kind}"
         )
     images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
     check_images(images)
@@ -293,70 +330,9 @@ def load_images(
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
     if source is None:
-        found = arrays.stacked(_sheet("train")[:limit], size, EMBEDDED)
+        found = arrays.stacked(sheet("train")[:limit], size, EMBEDDED)
     elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
         found = arrays.stacked(arrays.some_of_npz(path, limit), size, str(path))
     else:
         found = read_some(path, limit, size)
     return torch.from_numpy(found)
-
-
-# The embedded images
-
-
-class EmbeddedData(NamedTuple):
-    """A class-balanced part of CIFAR-10 (Krizhevsky, 2009) that comes with the package."""
-
-    train_images: Tensor
-    """uint8 (4000, 3, 32, 32)."""
-    train_labels: Tensor
-    """int64 (4000,)."""
-    test_images: Tensor
-    """uint8 (1000, 3, 32, 32)."""
-    test_labels: Tensor
-    """int64 (1000,)."""
-    class_names: tuple[str, ...]
-
-
-def load_embedded() -> EmbeddedData:
-    """The first 400 training and 100 test images of each class of CIFAR-10, in the official order.
-
-    Classes take turns (image i has class i % 10), so the first n images are balanced for every n.
-    The tensors are the caller's own: writing to them changes nothing for the next caller.
-    """
-    train, labels, names = _read_embedded("train")
-    test, test_labels, _ = _read_embedded("test")
-    return EmbeddedData(torch.from_numpy(train), labels, torch.from_numpy(test), test_labels, names)
-
-
-def embedded_is_intact() -> bool:
-    """Whether the embedded images decode to the pixels they were made from (by checksum)."""
-    description = json.loads(_resource("cifar10.json"))
-    return all(
-        hashlib.sha256(_sheet(part).tobytes()).hexdigest() == description[part]["sha256"]
-        for part in ("train", "test")
-    )
-
-
-def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
-    description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
-    if size is not None:
-        pixels = arrays.stacked(pixels, size, EMBEDDED)
-    else:
-        pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-    labels = torch.tensor(description[split]["labels"], dtype=torch.int64)
-    return pixels, labels, tuple(description["class_names"])
-
-
-@cache  # decoding takes a tenth of a second
-def _sheet(part: str) -> Pixels:
-    """The images (N, 32, 32, 3) of "train" or "test", which are stored as the tiles of one."""
-    with Image.open(io.BytesIO(_resource(f"cifar10_{part}.webp"))) as sheet:
-        columns = sheet.width // 32
-        pixels = np.asarray(sheet.convert("RGB"))
-    tiles = pixels.reshape(-1, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
-    return np.ascontiguousarray(tiles).reshape(-1, 32, 32, 3)
-
-
-def _resource(name: str) -> bytes:
-    return resources.files("deepaa.data").joinpath("cifar10", name).read_bytes()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from deepaa import distributed
+from deepaa.data.equal_images import KEEP_TOGETHER, warn_of_equal_images
 from deepaa.data.image_file import listed
 from deepaa.data.splits import (
     LabelledImages,
@@ -123,6 +124,15 @@ def search_splits(
         found = list(stratified_splits(labels, sizes, seed, class_names=names)[:3])
     else:
         found = _grouped_splits(labels, groups, sizes, seed, names)
+    is_judge = torch.zeros_like(data.labels)
+    is_judge[judge] = 1
+    warn_of_equal_images(
+        data,
+        parts=is_judge,
+        measured="images of the judge",
+        others="images outside of it",
+        advice=KEEP_TOGETHER,
+    )
     if len(judge) and (absent := without_images(names, data.labels[judge])):
         classes = f"no images of {len(absent)} of {len(names)} classes: {listed(absent)}"
         _warn(f"{data.name}: the judge has {classes}; it says nothing about them")
@@ -260,14 +270,17 @@ def held_out(data: LabelledImages, share: float) -> TrainTest:
     how = f"{share:g} of the training images, held out"
     sizes = n - count, 0, count  # by seed 0: the same images whatever the seed of a training
     train, _, test, _ = stratified_splits(data.labels, sizes, class_names=data.class_names)
-    if data.groups is None:
-        return TrainTest(data.part(train.sort().values), data.part(test.sort().values), how)
-    targets = [data.labels[part].bincount(minlength=classes).tolist() for part in (train, test)]
-    part = divide_groups(data.labels, data.groups, targets, (1, 1), 0)
-    if not (part == 1).any():
-        raise ValueError(f"{data.name}: all {n:,} images are one group, so none can be held out")
-    kept, tested = (data.part((part == k).nonzero()[:, 0]) for k in range(2))
-    return checked(TrainTest(kept, tested, f"{how} in whole groups"))
+    parts = [train.sort().values, test.sort().values]
+    if data.groups is not None:
+        targets = [data.labels[part].bincount(minlength=classes).tolist() for part in parts]
+        numbers = divide_groups(data.labels, data.groups, targets, (1, 1), 0)
+        parts = [(numbers == k).nonzero()[:, 0] for k in range(2)]
+        if not len(parts[1]):
+            raise ValueError(f"{data.name}: no class has a group to spare, so none is held out")
+        how += " in whole groups"
+    both = TrainTest(data.part(parts[0]), data.part(parts[1]), how)
+    warn_of_equal_images(*both[:2], measured="held-out images", advice=KEEP_TOGETHER)
+    return checked(both)
 
 
 def _warn(line: str) -> None:

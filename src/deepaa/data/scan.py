@@ -102,7 +102,8 @@ def read_images(
     """The good images (N, 3, H, W) of a folder (see `ImageStack`), their files, and a report."""
     stack = ImageStack(len(tree.files), size, shown(tree.root))
     report = scan_images(tree, reading, stack)
-    return stack.images(), _good_files(tree, report, on_bad_image), report
+    good = _good_files(tree, report, on_bad_image)
+    return stack.images(), good, report
 
 
 def scan_images(

@@ -84,7 +84,8 @@ def find_originals(
 def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
     spec, place = replace(spec, size=size or spec.size), Path(str(spec.data))
     if place.is_absolute():  # names of data sets are not: the run keeps whole paths
-        plain = DataSpec(spec.data, spec.size, subset_sizes=spec.subset_sizes)
+        same = ("data", "size", "groups", "subset_sizes", "subset_judged")
+        plain = DataSpec(**{name: getattr(spec, name) for name in same})
         try:
             return load_images(place, count, spec.size)
         except ValueError:

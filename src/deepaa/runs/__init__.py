@@ -8,6 +8,7 @@ from deepaa.runs.checkpoint import (
     NEWEST as NEWEST,
     PREVIOUS as PREVIOUS,
     RunError as RunError,
+    checksum as checksum,
     read_history as read_history,
     read_json as read_json,
     to_bytes as to_bytes,

@@ -70,13 +70,14 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     frozen, images, _ = _sample(search)
     counts = {name: len(part) for name, part in search.splits._asdict().items()}
     shape = " x ".join(map(str, data.images.shape[1:]))
+    groups = "" if data.groups is None else f", {len(torch.unique(data.groups)):,} groups"
     weights = sum(p.numel() for p in search.model.parameters())
     memory = memory_needed(search.config, frozen, images, len(space))
     training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
     passes = f"{search.config.passes_left(len(space)):,} in the search at most, {training:,} in "
     lines = {
         "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
-        f"{len(data.class_names)} classes",
+        f"{len(data.class_names)} classes{groups}",
         "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
         + f"; {search.config.heldout:,} of the search's are held out",
         "space": f"{len(space)} transformations of {len(space.operations)} operations",

@@ -18,16 +18,16 @@ from deepaa.data import LabelledImages, Splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import DROPPED_IDENTITY, Policy, load_policy
-from deepaa.runs import Run, RunError, StopAskedError, part_of, read_json
+from deepaa.runs import Run, StopAskedError, part_of
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.run_splits import SPLITS, stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
-SPLITS = "splits.json"
 FOUND_FILE = "found.json"
 """What the search found, whatever the contest behind it makes of it."""
 
@@ -46,6 +46,7 @@ class PolicySearch:
         pretrain: bool = False,
         device: torch.device | str = "cpu",
         sizes: tuple[int, int, int] | None = None,
+        splits: Splits | None = None,
         run: Run | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
@@ -55,7 +56,8 @@ class PolicySearch:
         Args:
             model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
             pretrain: Train the given model first; one that is not given always is.
-            sizes: Images for pre-training, search and validation.
+            sizes: Images for pre-training, search and validation, of those that the judge leaves.
+            splits: The parts themselves, of a run that is only looked at.
             run: Where records, checkpoints and the policy go; None keeps nothing.
             stop: Called often; once it returns true, the iteration saves and ends as `stopped`.
         """
@@ -72,7 +74,7 @@ class PolicySearch:
         if self._phase not in ("pretrain", "search"):
             self.later_state, self._state = self._state, {}
         classes = len(data.class_names)
-        kept = distributed.from_main(self._kept_splits)
+        kept = splits or distributed.from_main(self._kept_splits)
         self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
@@ -96,18 +98,9 @@ class PolicySearch:
 
     def _kept_splits(self) -> Splits | None:
         """The splits of a run that has a state: the default sizes may have changed since."""
-        if self.run is None or not self._state or not (self.run.folder / SPLITS).exists():
+        if self.run is None or not (self._state or self.later_state):
             return None
-        path = self.run.folder / SPLITS
-        try:
-            parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
-            kept = Splits(**parts)
-            used = torch.cat(kept).bincount(minlength=len(self.data.labels))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
-        if len(used) > len(self.data.labels) or int(used.max()) > 1:
-            raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
-        return kept
+        return stored_splits(self.run.folder, len(self.data.labels))
 
     @property
     def policy(self) -> Policy:

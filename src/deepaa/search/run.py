@@ -24,16 +24,17 @@ from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
     Run,
+    checksum,
     from_plain,
     is_interactive,
     read_config,
-    read_json,
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.policy_search import SPLITS, PolicySearch, Record
+from deepaa.search.policy_search import PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
+from deepaa.search.run_splits import stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
 
 KIND = "search"
@@ -120,6 +121,7 @@ class SearchRequest:
             "kind": KIND,
             **settings.to_json(),
             "fingerprint": images.fingerprint,
+            **({} if images.groups is None else {"groups": checksum(images.groups.tolist())}),
             "splits": self.splits,
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
@@ -162,9 +164,9 @@ def open_search(
         assert settings.proxy.model is not None
         classes, seed = len(images.class_names), settings.search.seed
         network = load_model(settings.proxy.model, images.images, classes, seed, request.weights)
-    sizes, run = images.subset_sizes or request.splits, None
+    splits = run = None
     if out is not None and dry_run:
-        sizes = _stored_sizes(Path(out)) if resume else sizes
+        splits = stored_splits(Path(out), len(images.labels)) if resume else None
     elif out is not None:
         run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
@@ -174,7 +176,8 @@ def open_search(
             model=network,
             pretrain=request.pretrain,
             device=device,
-            sizes=sizes,
+            sizes=images.subset_sizes or request.splits,
+            splits=splits,
             run=run,
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
@@ -186,14 +189,6 @@ def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
     """The settings of the search in `out`; None if there is none."""
     found = {} if out is None or not (Path(out) / CONFIG).exists() else read_config(out)
     return found if found.get("kind") == KIND else None
-
-
-def _stored_sizes(out: Path) -> Sizes | None:
-    """The sizes of the splits that a run has."""
-    if not (out / SPLITS).exists():
-        return None
-    first, second, third, *_ = (len(part) for part in read_json(out / SPLITS).values())
-    return first, second, third
 
 
 def _read_images(
@@ -249,6 +244,7 @@ def find_policy(
     pretrain: bool = False,
     epochs: int | None = None,
     size: int | None = None,
+    groups: Any = None,
     space: Space | None = None,
     ops: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
@@ -271,6 +267,7 @@ def find_policy(
     Args:
         data: As for `--data`; or a torch data set of PIL images or uint8 tensors with their labels,
             without a transform; or (images, labels) as uint8 (N, C, H, W) and (N,).
+        groups: As for `--groups`; of images that are given here, an integer or text for each.
         model: A trained classifier of uint8 batches; or a name as for `--model`.
         pretrain: Train the given model first.
         space: What to choose from, instead of the preset's.
@@ -299,7 +296,7 @@ def find_policy(
         exclude=exclude,
     )
     held = ContestConfig() if contest is True else contest or None
-    source = _source(data, size)
+    source = _source(data, size, groups)
     request = SearchRequest(wanted, source, network, weights, pretrain, sizes, contest=held)
     where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
@@ -307,13 +304,13 @@ def find_policy(
         return search.policy
 
 
-def _source(data: object, size: int | None) -> DataSpec | LabelledImages:
+def _source(data: object, size: int | None, groups: Any) -> DataSpec | LabelledImages:
     """Where images are read from, or the images themselves."""
     if data is None or isinstance(data, str | Path):
-        return DataSpec.from_options(data, size=size)
+        return DataSpec.from_options(data, size=size, groups=groups)
     if size is not None:
         raise ValueError(f"size={size} is for images in files; resize yours before the search")
-    return as_images(data)
+    return as_images(data, groups)
 
 
 def _follow(

@@ -335,9 +335,9 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
     if stream:
         size = data.size or (STREAMED_SIZE if recipe is None else recipe.data.size)
         data = replace(data, size=size)
-        if request.test is not None or request.holdout is not None:
+        if any(given is not None for given in (request.test, request.holdout, data.groups)):
             raise ValueError(
-                "--stream tests on the folder's val or test part: no --test, --holdout"
+                "--stream tests on the folder's val or test part: no --test, --holdout, --groups"
             )
         if data.data is None or not Path(data.data).is_dir():
             raise ValueError(f"--stream reads a folder with train and val, got {data.data!r}")
