@@ -68,6 +68,38 @@ def test_what_is_left_out_is_told(command: Command) -> None:
     assert "flip" not in Path("a.py").read_text().split("OPERATIONS = ")[1].split("}\n")[0]
 
 
+@pytest.mark.parametrize(
+    ("words", "made", "said"),
+    [
+        (["--strength", "0.5"], lambda p: p.strength(0.5), "129 transformations, strength 0.5"),
+        (["--strength", "1"], lambda p: p, "139 transformations"),
+        (["--spread"], lambda p: p.spread(), "239 transformations, spread"),
+        (
+            ["--strength", ".25", "--spread", "--symmetric"],
+            lambda p: p.symmetric().spread().strength(0.25),
+            "236 transformations, symmetric, spread, strength 0.25",
+        ),
+    ],
+)
+def test_weaker_and_spread_policies(
+    command: Command, words: list[str], made: Callable[[Policy], Policy], said: str
+) -> None:
+    code, out, err = command("convert", "cifar10", "a.json", *words)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1] == f"wrote a.json: 5 layers over {said}"
+    found, expected = load_policy("a.json"), made(load_policy("cifar10"))
+    assert found.equals(expected)
+    assert found.info == expected.info
+
+
+def test_strength_goes_with_an_export(command: Command) -> None:
+    layer = torch.zeros(1, 12, dtype=torch.float64)
+    layer[0, 0] = 1
+    Policy(CIFAR.only("rotate"), layer).save("mine.json")
+    command("convert", "mine.json", "a.py", "--to", "torchvision", "--strength", "0.5")
+    assert '"rotate": {-15.0: 1}' in Path("a.py").read_text()
+
+
 def test_symmetric_goes_with_an_export(command: Command) -> None:
     layer = torch.zeros(1, 12, dtype=torch.float64)
     layer[0, 0] = 1
@@ -98,6 +130,10 @@ def test_albumentations_own_file(command: Command) -> None:
         (["deepta", "a.py", "--to", "kornia", "--size", "32"], "--size goes with"),
         (["deepta", "no/a.py", "--to", "kornia"], "the folder no does not exist"),
         (["deepta", "there.py", "--to", "kornia"], "there.py exists; add --force"),
+        (["deepta", "a.json", "--strength", "1.5"], "--strength should be in 0..1, got 1.5"),
+        (["deepta", "a.json", "--strength", "-1"], "--strength should be in 0..1, got -1"),
+        (["deepta", "a.json", "--strength", "nan"], "--strength should be in 0..1, got nan"),
+        (["deepta", "a.json", "--strength", "half"], "Invalid value for '--strength'"),
     ],
 )
 def test_errors_are_one_line(command: Command, words: list[str], message: str) -> None:

@@ -176,6 +176,34 @@ def test_options_reach_the_training(command: Any, folder: Path) -> None:
     assert [r["images"] for r in read_history("run") if r["kind"] == "epoch"] == [320, 320]
 
 
+def test_the_last_epochs_can_be_weak(command: Any, folder: Path) -> None:
+    policies = ("--policy", "trivialaugment", "--policy", "none", "--out", "all")
+    code, out, err = command(*TINY, *policies, "--end-epochs", 1, "--dry-run")
+    assert (code, err) == (0, "")
+    assert "ending   crop and flip in the last 1 epoch\n" in out
+    assert "ending   no augmentation in the last 1 epoch\n" in out
+    code, _, err = command(*TINY, *policies, "--end-epochs", 1)
+    assert code == 0, err
+    assert command(*TINY, "--policy", "trivialaugment", "--out", "whole")[0] == 0
+    assert results("all/trivialaugment") != results("whole")
+    assert read_results("all/trivialaugment")[1]["train"]["end_epochs"] == 1
+    # the policy is kept as it was given, so that it has one ending in a run that goes on
+    stored = [(folder / run / "policy.json").read_text() for run in ("all/trivialaugment", "whole")]
+    assert stored[0] == stored[1]
+    code, _, err = command("--resume", "all", "--seeds", 1)
+    assert code == 0, err
+    code, _, err = command(*TINY, *policies, "--end-epochs", 1)
+    assert code == 0, err
+    assert [seed for seed, *_ in results("all/trivialaugment")] == [0, 1, 2]
+    for words, message in (
+        (("--end-epochs", 2), "end_epochs should be in 0..1, got 2"),
+        (("--end-epochs", 1, "--out", "whole"), "train.end_epochs: "),
+    ):
+        code, out, err = command(*TINY, "--policy", "trivialaugment", *words)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert message in err
+
+
 def test_names_stay_names_where_a_folder_is_called_so(command: Any, folder: Path) -> None:
     """A run folder is easily named after its policy or its data."""
     policy = ("--policy", "crop-flip", "--out", "crop-flip")

@@ -4,7 +4,12 @@ Here belongs what a training does and keeps. The folder of a run is the matter o
 what a person sees of it that of `deepaa.cli`.
 """
 
-from deepaa.train.batches import ImageBatches as ImageBatches, StreamedBatches as StreamedBatches
+from deepaa.train.batches import (
+    ImageBatches as ImageBatches,
+    StreamedBatches as StreamedBatches,
+    ended_policy as ended_policy,
+    space_of as space_of,
+)
 from deepaa.train.config import (
     RECIPES as RECIPES,
     Recipe as Recipe,
@@ -13,7 +18,6 @@ from deepaa.train.config import (
     find_recipe as find_recipe,
     precision_on as precision_on,
 )
-from deepaa.train.ending import ended_policy as ended_policy, space_of as space_of
 from deepaa.train.experiment import (
     Experiment as Experiment,
     PolicySpec as PolicySpec,

@@ -18,7 +18,14 @@ from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_mo
 from deepaa.ops import import_operations
 from deepaa.policy import Policy, SpaceName, compared_policy, dumps, load_policy
 from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain, to_record
-from deepaa.train.batches import ExperimentImages, ImageBatches, images_in_memory, stream_images
+from deepaa.train.batches import (
+    ExperimentImages,
+    ImageBatches,
+    ended_policy,
+    images_in_memory,
+    space_of,
+    stream_images,
+)
 from deepaa.train.config import (
     Normalisation,
     Recipe,
@@ -27,7 +34,6 @@ from deepaa.train.config import (
     find_recipe,
     requested_settings,
 )
-from deepaa.train.ending import ended_policy, space_of
 from deepaa.train.loop import Metrics, Training, evaluate, evaluate_streamed
 from deepaa.train.stream_policy import crop_for
 
