@@ -66,10 +66,9 @@ class SearchRequest:
 
     def __post_init__(self) -> None:
         """Refuse weights that belong to nothing; the contest of a demo is short."""
-        if self.contest is not None and self.contest.passes is None:
-            if self.settings.preset == "demo":
-                short = replace(self.contest, passes=DEMO_PASSES)
-                object.__setattr__(self, "contest", short)
+        is_short = self.settings.preset == "demo" and self.contest is not None
+        if is_short and self.contest.passes is None:
+            object.__setattr__(self, "contest", replace(self.contest, passes=DEMO_PASSES))
         if self.weights is not None and self.settings.model is None:
             raise ValueError("--weights needs --model, the network that they belong to")
 

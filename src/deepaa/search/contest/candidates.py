@@ -50,7 +50,7 @@ def found_candidates(found: Policy) -> list[Candidate]:
 
     How much augmentation a network needs is not what gradient matching tells; training does.
     """
-    depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if d > 0]
+    depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if 0 < d <= found.depth]
     candidates = []
     for depth in depths:
         base = found if depth == found.depth else found.first_layers(depth)

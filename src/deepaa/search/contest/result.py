@@ -137,7 +137,7 @@ def document(
         content["proof"] = None if proof is None else proof._asdict()
         content["sentence"] = result.sentence
     rival = NONE if chosen is None else chosen.reference
-    rungs = plan.rungs(table)
+    rungs, chooses = plan.rungs(table), plan.without_proof(table)
     content["candidates"] = [
         {
             "name": name,
@@ -147,15 +147,15 @@ def document(
             "layers": each.policy.depth,
             "left_after": _left_after(name, rungs),
             "policy_sha256": policy_hash(each.policy),
-            "rungs": [_rung(table, name, rival, length) for length in _lengths(table, name)],
+            "rungs": [
+                _rung(chooses, name, rival, length)
+                for length in chooses.lengths
+                if chooses.seeds(name, length)
+            ],
         }
         for name, each in candidates.items()
     ]
     return {**content, "table": table_to_json(table)}
-
-
-def _lengths(table: ContestTable, name: str) -> list[int]:
-    return [length for length in table.lengths if table.seeds(name, length)]
 
 
 def _left_after(name: str, rungs: Sequence[Rung]) -> int | None:
@@ -175,7 +175,7 @@ def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, 
     }
     against = None
     if name != rival and table.seeds(rival, length):
-        against = difference(table, name, rival, length, seeds=(0,))
+        against = difference(table, name, rival, length)
     return {
         "length": length,
         "seeds": [e.seed for e in own],

@@ -1,0 +1,453 @@
+"""Contests by training: the plan is a function of the table, and a stopped contest goes on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from blobs import blobs
+from torch import Tensor
+
+import deepaa
+from deepaa import Operation, Policy
+from deepaa.data.load import as_images
+from deepaa.policy import compared_policy
+from deepaa.runs import Run, StopAskedError, read_history
+from deepaa.search import contest as own_contest
+from deepaa.search.contest.candidates import Candidate, all_candidates, found_candidates
+from deepaa.search.contest.judged import JudgedImages
+from deepaa.search.contest.keep import ContestRun
+from deepaa.search.contest.pick import Difference, Pick, Proof
+from deepaa.search.contest.plan import (
+    FIRST_FRESH_SEED,
+    ContestConfig,
+    Job,
+    LengthPlan,
+    SeedPlan,
+)
+from deepaa.search.contest.request import contest_facts, contest_network, short_name
+from deepaa.search.contest.result import (
+    contest_result,
+    document,
+    say,
+    stands,
+    table_from_json,
+    table_to_json,
+)
+from deepaa.search.contest.run import Contest, ContestEntry
+from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.train.config import TrainConfig
+
+CPU = torch.device("cpu")
+NAMES = ("none", "crop-flip", "a", "b", "c", "d")
+
+
+def outcome(job: Job, share: float, judges: int = 400) -> Entry:
+    """A network that has this share of the judge images right, other ones for each name."""
+    generator = torch.Generator().manual_seed(len(job.candidate) + 7 * job.seed)
+    correct = torch.rand(judges, generator=generator) < share
+    losses = torch.where(correct, 0.1, 2.0).double()
+    return Entry(*job, losses, correct, 1.0)
+
+
+def played(plan: LengthPlan | SeedPlan, shares: dict[str, float]) -> tuple[ContestTable, list[Job]]:
+    """A whole contest, one job at a time, and its jobs in order."""
+    chooses = torch.arange(400) % 2 == 0
+    table, jobs = ContestTable(chooses), []
+    while left := plan.next_jobs(table):
+        jobs.append(left[0])
+        table = table.plus(outcome(left[0], shares.get(left[0].candidate, 0.6)))
+        assert len(jobs) < 200
+    return table, jobs
+
+
+# Candidates
+
+
+def test_candidates_begin_with_the_references_and_are_all_different() -> None:
+    found = all_candidates("cifar", found=compared_policy("deepta:3", defaults=False))
+    assert [each.name for each in found[:2]] == ["none", "crop-flip"]
+    forms = {each.name for each in found if each.kind == "found"}
+    tails = ("", "-spread", "-half")
+    assert forms == {f"found{depth}{tail}" for depth in ("", "-2", "-1") for tail in tails}
+    for first, second in itertools.combinations(found, 2):
+        assert not first.policy.equals(second.policy), (first.name, second.name)
+
+
+def test_large_images_have_no_cutout_of_small_ones() -> None:
+    found = all_candidates("imagenet")
+    assert "crop-flip-cutout" not in {each.name for each in found}
+    assert found[1].policy.expected_uses()["resized_crop"] == 1
+
+
+def test_a_found_policy_without_layers_brings_no_candidate() -> None:
+    assert all(each.kind == "named" for each in all_candidates("cifar", found=Policy.identity()))
+    assert not found_candidates(Policy.identity(layers=0))
+
+
+def test_what_is_excluded_leaves_every_candidate() -> None:
+    found = compared_policy("deepta:2", defaults=True)
+    usual = all_candidates("cifar", found=found)
+    protected = all_candidates("cifar", found=found, excludes=lambda r: r.operation.name == "flip")
+    assert sum("flip" in each.policy.expected_uses() for each in usual) > 8
+    for each in protected:
+        assert each.policy.expected_uses().get("flip", 0.0) == 0.0, each.name
+
+
+def test_two_candidates_of_one_name_are_refused() -> None:
+    given = [Candidate("none", "mine", Policy.always(Operation("invert")), "given")]
+    with pytest.raises(ValueError, match="two policies of a contest are called 'none'"):
+        all_candidates("cifar", given=given)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name"),
+    [
+        ("trivialaugment", "trivialaugment"),
+        ("runs/first/policy.json", "first-policy"),
+        ("runs/first/found.json", "first-found"),
+        ("my policies/a b.json", "a-b"),
+        ("randaugment:n=3,m=5", "randaugment-n=3,m=5"),
+    ],
+)
+def test_short_names(policy: str, name: str) -> None:
+    assert short_name(policy) == name
+
+
+# Plans
+
+
+@pytest.mark.parametrize("fresh", [1, 2, 3])
+@pytest.mark.parametrize("passes", [60_000, 300_000, 1_000_000, 20_000_000])
+@pytest.mark.parametrize(("images", "folds"), [(240, 5), (3200, 1), (40_000, 1)])
+def test_a_contest_never_takes_more_than_its_passes(
+    passes: int, fresh: int, images: int, folds: int
+) -> None:
+    config = ContestConfig(passes, fresh_seeds=fresh)
+    make = partial(LengthPlan.make, NAMES, train_images=images, batch=128, folds=folds)
+    if passes < images * folds * 3 * (1 + 2 * fresh):
+        with pytest.raises(ValueError, match="too short"):
+            make(config=config)
+        return
+    plan = make(config=config)
+    _, jobs = played(plan, {"a": 0.9, "b": 0.62})
+    used = sum(job.length for job in jobs) * images * folds
+    assert used <= plan.most_passes() <= passes
+    assert max(job.length for job in jobs) <= plan.target
+
+
+def test_rungs_become_longer_and_the_proof_has_seeds_of_its_own() -> None:
+    plan = LengthPlan.make(
+        NAMES, train_images=3200, batch=128, config=ContestConfig(3_000_000, 100)
+    )
+    table, jobs = played(plan, {"a": 0.9, "none": 0.6, "d": 0.2})
+    rungs = plan.rungs(table)
+    for short, long in itertools.pairwise(rungs):
+        assert 2 * short.length <= long.length <= 4 * short.length
+    assert set(rungs[0].names) == set(NAMES)
+    assert "d" not in rungs[1].names
+    assert {"none", "crop-flip", "a"} <= set(rungs[1].names)
+    proof = [job for job in jobs if job.seed >= FIRST_FRESH_SEED]
+    assert {job.candidate for job in proof} == {"a", plan.chosen(table).reference}
+    assert len({job.seed for job in proof}) == plan.fresh_seeds
+    assert jobs[-len(proof) :] == proof
+    assert {job.length for job in proof} == {plan.proof_length(table)}
+
+
+def test_the_proof_does_not_change_the_pick() -> None:
+    plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
+    table, _ = played(plan, {"a": 0.9})
+    before = plan.chosen(table)
+    worse = [e._replace(correct=~e.correct) if e.seed else e for e in table.entries]
+    assert plan.chosen(replace(table, entries=tuple(worse))) == before
+
+
+def test_few_passes_leave_out_the_last_candidates() -> None:
+    make = LengthPlan.make
+    many = make(NAMES, train_images=3200, batch=128, config=ContestConfig(3_000_000))
+    few = make(NAMES, train_images=3200, batch=128, config=ContestConfig(500_000))
+    assert many.names == NAMES
+    assert few.names == NAMES[: len(few.names)]
+    assert few.names + few.left_out == NAMES
+    assert 3 <= len(few.names) < len(NAMES)
+
+
+def test_no_augmentation_needs_no_proof() -> None:
+    plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
+    table, jobs = played(plan, {"none": 0.9})
+    assert plan.chosen(table).winner == "none"
+    assert all(job.seed < FIRST_FRESH_SEED for job in jobs)
+    assert plan.proved(table) is None
+
+
+def test_a_seed_plan_gives_more_seeds_to_those_that_stay() -> None:
+    plan = SeedPlan(NAMES, 30, 2, 30, 3)
+    table, _ = played(plan, {"a": 0.95, "none": 0.6, "d": 0.1})
+    assert table.seeds("d", 30) == (0,)
+    assert table.seeds("a", 30) == (0, 1, 2, FIRST_FRESH_SEED, FIRST_FRESH_SEED + 1)
+
+
+# Trainings
+
+
+def small_contest(candidates: list[Candidate], judges: int | None = None) -> Contest:
+    data = as_images(blobs(100 if judges is None else 400, 1))
+    judge = None if judges is None else torch.arange(judges)
+    images = JudgedImages.of(data, judge)
+    network = contest_network(data, "small", TrainConfig(batch=64), CPU)
+    plan = LengthPlan(("none", "crop-flip", "rotate"), 6, 1, 2, 60_000, 400)
+    return Contest(candidates, images, network, plan, parallel=2)
+
+
+def three() -> list[Candidate]:
+    rotate = Operation("rotate", -30, 30, neutral=0.0)
+    given = Policy.repeated(deepaa.Space((Operation("identity"), rotate), 3), [0.2, 0.4, 0.4], 1)
+    return all_candidates("cifar", given=[Candidate("rotate", "rotate", given, "given")])[:3]
+
+
+def same_tables(first: ContestTable, second: ContestTable) -> bool:
+    def by_name(table: ContestTable) -> dict[tuple[str, int, int], tuple[Tensor, Tensor, float]]:
+        return {entry[:3]: entry[3:] for entry in table.entries}
+
+    ours, theirs = by_name(first), by_name(second)
+    return ours.keys() == theirs.keys() and all(
+        torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) and a[2] == b[2]
+        for a, b in ((ours[key], theirs[key]) for key in ours)
+    )
+
+
+@pytest.mark.parametrize("judges", [None, 100], ids=["folds", "part"])
+def test_a_stopped_contest_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, judges: int | None, one_thread: None
+) -> None:
+    whole = small_contest(three(), judges)
+    records = list(whole)
+    entries = [record for record in records if isinstance(record, ContestEntry)]
+    assert len(entries) == len(whole.table.entries)
+    passes = sum(entry.length * len(part.train) for entry in entries for part in whole.images.parts)
+    assert whole.passes == passes == records[-1].passes
+    for stop_after in (3, 40):
+        pieces = small_contest(three(), judges)
+        steps = itertools.count()
+
+        def stop(steps: itertools.count[int] = steps, limit: int = stop_after) -> None:
+            if next(steps) == limit:
+                raise StopAskedError
+
+        pieces.before_step = stop
+        with pytest.raises(StopAskedError):
+            list(pieces)
+        state = {name: tensor.clone() for name, tensor in pieces.state().items()}
+        rest = small_contest(three(), judges)
+        rest.load_state(state)
+        list(rest)
+        assert same_tables(rest.table, whole.table)
+        assert rest.passes == whole.passes
+
+
+@pytest.fixture
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_each_entry_is_what_a_training_alone_gives(one_thread: None) -> None:
+    from deepaa.train import ImageBatches, Training, evaluate
+
+    contest = small_contest(three(), 100)
+    list(contest)
+    part, config = contest.images.parts[0], TrainConfig(batch=64, epochs=2, seed=0)
+    images, labels = (each[part.train] for each in contest.images.data[:2])
+    model = contest.network.make(0)
+    batches = ImageBatches(images, labels, contest.candidates["rotate"].policy, config)
+    _, record = Training(model, batches, config)
+    judge = [each[part.judge] for each in contest.images.data[:2]]
+    metrics = evaluate(model, *judge)
+    (entry,) = (e for e in contest.table.entries if e[:3] == ("rotate", 2, 0))
+    assert entry.correct.double().mean().item() == pytest.approx(metrics.accuracy)
+    assert entry.losses.mean().item() == pytest.approx(metrics.loss, abs=1e-4)
+    assert entry.train_loss == pytest.approx(record.loss, abs=1e-4)
+
+
+def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:
+    images = JudgedImages.of(as_images(blobs(100, 1)))
+    assert len(images.parts) == 5
+    judged = torch.cat([part.judge for part in images.parts])
+    assert torch.equal(judged.sort().values, torch.arange(100))
+    for part in images.parts:
+        assert not set(part.train.tolist()) & set(part.judge.tolist())
+        assert len(part.train) + len(part.judge) == 100
+
+
+def test_a_training_that_fails_never_wins() -> None:
+    contest = small_contest(three(), 100)
+    contest.network = contest.network._replace(config=TrainConfig(batch=64, lr=1e30, clip=0.0))
+    with pytest.raises(ValueError, match="no network of none or crop-flip was trained"):
+        list(contest)
+    assert all(entry.failed for entry in contest.table.entries)
+    assert {entry.candidate for entry in contest.table.entries} == set(contest.plan.names)
+
+
+# The run folder and contest.json
+
+
+def test_a_contest_in_a_run_folder(tmp_path: Path, one_thread: None) -> None:
+    contest = small_contest(three(), 100)
+    facts = contest_facts(contest.images, contest.network, [])
+    asked = itertools.count()
+    with Run(tmp_path / "run", {"kind": "contest"}) as run:
+        first = ContestRun(contest, facts, run=run, stop=lambda: next(asked) > 60)
+        list(first)
+        assert first.stopped
+        assert json.loads((run.folder / "contest.json").read_text())["status"] == "running"
+        assert not (run.folder / "policy.json").exists()
+    with Run(tmp_path / "run", {"kind": "contest"}) as run:
+        saved = run.latest()
+        assert saved is not None
+        second = ContestRun(small_contest(three(), 100), facts, run=run, state=saved.tensors)
+        list(second)
+    whole = small_contest(three(), 100)
+    list(whole)
+    assert same_tables(second.contest.table, whole.table)
+    content = json.loads((tmp_path / "run/contest.json").read_text())
+    assert content["status"] == "finished"
+    assert content["sentence"] == second.result.sentence
+    winner = deepaa.load_policy(tmp_path / "run/policy.json")
+    assert winner.info["contest"] == content["sentence"]
+    assert winner.equals(whole.candidates[content["pick"]["winner"]].policy)
+    assert same_tables(table_from_json(content["table"]), whole.table)
+    kinds = {record["kind"] for record in read_history(tmp_path / "run")}
+    assert kinds == {"contest", "contest-epoch"}
+
+
+def test_the_pick_can_be_made_again_from_the_document() -> None:
+    plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
+    table, _ = played(plan, {"a": 0.9, "d": 0.2})
+    again = table_from_json(json.loads(json.dumps(table_to_json(table))))
+    assert plan.chosen(again) == plan.chosen(table)
+    assert plan.proved(again) == plan.proved(table)
+    candidates = {name: Candidate(name, f"the {name}", Policy.identity()) for name in NAMES}
+    content = document(candidates, plan, table, {})
+    rows = {row["name"]: row for row in content["candidates"]}
+    assert rows["d"]["left_after"] == plan.first
+    assert rows["a"]["left_after"] is None
+    assert rows["a"]["rungs"][0]["difference"] > 0.2
+    assert content["pick"]["winner"] == "a"
+    assert contest_result(candidates, plan, table).winner.name == "a"
+
+
+# What is said
+
+
+PICK = Pick("a", "none", "ahead", Difference(0.02, 0.005), extrapolated=False)
+PROOF = Proof("a", "none", 0.011, 0.004, 0.018, 500, 2)
+TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and flip"}
+
+
+@pytest.mark.parametrize(
+    ("pick", "proof", "text"),
+    [
+        (
+            PICK,
+            PROOF,
+            "On your data my policy is 1.1 points better than no augmentation (95 %: 0.4 to 1.8) "
+            "after 60 epochs.",
+        ),
+        (
+            PICK,
+            PROOF._replace(low=-0.002),
+            "On your data my policy is 1.1 points better than no augmentation (95 %: -0.2 to 1.8) "
+            "after 60 epochs, which may still be chance.",
+        ),
+        (
+            PICK._replace(winner="none", reason="not-separated"),
+            None,
+            "Nothing helped after 60 epochs: train without augmentation.",
+        ),
+        (
+            PICK._replace(winner="crop-flip", reference="crop-flip"),
+            PROOF._replace(winner="crop-flip"),
+            "No policy is clearly better than crop and flip: use that. On your data it is 1.1 "
+            "points better than no augmentation (95 %: 0.4 to 1.8) after 60 epochs.",
+        ),
+        (
+            PICK,
+            PROOF._replace(mean=-0.011, low=-0.018, high=-0.004),
+            "Nothing is proved to help: my policy led, but is 1.1 points worse than no "
+            "augmentation (95 %: -1.8 to -0.4) after 60 epochs, on images and with networks that "
+            "did not choose it; train without augmentation.",
+        ),
+        (
+            PICK._replace(extrapolated=True),
+            PROOF._replace(mean=-0.001, low=-0.008),
+            "On your data my policy is 0.1 points worse than no augmentation (95 %: -0.8 to 1.8) "
+            "after 60 epochs, and gains with every epoch: take it for 100 epochs.",
+        ),
+    ],
+)
+def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
+    assert say(pick, proof, TITLES, length=60, target=100) == text
+    longer = say(pick, proof, TITLES, length=60, target=200)
+    assert longer.startswith(text.replace("100 epochs", "200 epochs"))
+    assert "Trainings of 200 epochs may differ" in longer
+
+
+def test_a_winner_that_is_surely_behind_never_stands() -> None:
+    behind = PROOF._replace(mean=-0.01, low=-0.02, high=-0.001)
+    assert not stands(PICK, behind)
+    assert not stands(PICK._replace(extrapolated=True), behind)
+
+
+# Loops of one's own
+
+
+def test_the_users_own_loop(tmp_path: Path) -> None:
+    labels = torch.arange(300) % 3
+    calls = []
+
+    def train(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        """A network that likes rotations; half of its mistakes are its own."""
+        likes = policy.expected_uses().get("rotate", 0.0) > 0.9
+        calls.append((likes, seed))
+        generator = torch.Generator().manual_seed(17 * seed + likes)
+        correct = torch.rand(300, generator=generator) < (0.9 if likes else 0.6)
+        return torch.where(correct, 0.2, 1.5), correct
+
+    rotate = Policy.repeated(
+        deepaa.Space((Operation("rotate", -30, 30, neutral=0.0),), 3), [0.5, 0.5], 1
+    )
+    result = own_contest(
+        train, {"turns": rotate}, usual=False, labels=labels, epochs=30, out=tmp_path / "run"
+    )
+    assert result.winner.name == "turns"
+    assert result.policy.equals(rotate)
+    assert result.proof is not None
+    assert result.proof.low > 0.1
+    assert "turns is" in result.sentence
+    count = len(calls)
+    again = own_contest(
+        train, {"turns": rotate}, usual=False, labels=labels, epochs=30, out=tmp_path / "run"
+    )
+    assert len(calls) == count
+    assert again.sentence == result.sentence
+
+
+@pytest.mark.parametrize(
+    ("gives", "error"),
+    [
+        (lambda p, s: 0.9, "train should return two sequences"),
+        (lambda p, s: ([0.1, 0.2], [True]), r"got \(2,\) and \(1,\)"),
+        (lambda p, s: ([0.1, 0.2], [0.5, 1.0]), "true or false"),
+        (lambda p, s: ([], []), r"got \(0,\)"),
+    ],
+)
+def test_a_loop_that_returns_something_else(gives: object, error: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=error):
+        own_contest(gives, usual=False)  # type: ignore[arg-type]
