@@ -117,6 +117,7 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
         "pretrain": 100,
         "search": 50,
         "validation": 50,
+        "judge": 0,
     }
     facts = json.loads((folder / "run/provenance.json").read_text())
     assert {"starts", "data", "fingerprint", "device"} <= set(facts)
@@ -408,6 +409,7 @@ def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None
         "pretrain": 60,
         "search": 80,
         "validation": 40,
+        "judge": 0,
     }
     assert command("--resume", "run")[0] == 0
     for wrong, message in (("60,80", "three numbers"), ("9999,80,40", "the data set has 200")):
@@ -446,7 +448,7 @@ def test_of_a_large_folder_the_parts_alone_are_read(
     tree = list_images(pictures)
     chosen = SearchSubset((20, 20, 10), seed=3).choose(tree.labels)
     assert chosen is not None
-    for i in set(range(120)) - set(chosen):
+    for i in set(range(120)) - set(chosen.places):
         tree.files[i].write_bytes(b"")
     assert find_originals(config, 4).origin == originals.origin
 
@@ -464,7 +466,7 @@ def test_a_run_that_did_nothing_leaves_no_parts_behind(
     code, _, err = command(*TINY, *parts)
     assert code == 0, err
     kept = json.loads((pictures.parent / "run/splits.json").read_text())
-    assert [len(part) for part in kept.values()] == [30, 25, 12]
+    assert [len(part) for part in kept.values()] == [30, 25, 12, 0]
 
 
 def test_fewer_images_of_a_folder_need_less_memory(

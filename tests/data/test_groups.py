@@ -3,6 +3,7 @@
 import logging
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deepaa.data import groups as module
+from deepaa.data import groups as module, scan
 from deepaa.data.folder import list_images
 from deepaa.data.groups import (
     folder_groups,
@@ -188,8 +189,6 @@ def test_a_table_is_found_from_everywhere_and_moves_with_its_folder(folder, tmp_
     assert kept_groups(None, "pets") is None
     spec = DataSpec.from_options("pets", groups="pets/inside.csv")
     folder.rename(tmp_path / "moved")
-    from dataclasses import replace
-
     moved = replace(spec, data=str(tmp_path / "moved"))
     assert len(moved.load().groups.unique()) == 23
     assert DataSpec.from_json(moved.to_json()) == moved
@@ -206,8 +205,6 @@ def test_links_and_odd_names_can_be_in_groups(folder):
 
 
 def test_bad_files_leave_their_groups(folder, monkeypatch):
-    from deepaa.data import scan
-
     before = load_dataset(folder, groups=r"scene(\d)")
     (folder / "cat" / "scene3_1.png").write_bytes(b"")
     monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)

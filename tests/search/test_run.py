@@ -409,7 +409,7 @@ def test_a_comparison_takes_steps_enough() -> None:
 def test_embedded_splits_and_networks() -> None:
     demo = PRESETS["demo"]
     task = PolicySearch(as_images(None), space=CIFAR, search=demo.search, proxy=demo.proxy)
-    assert [len(part) for part in task.splits] == [2000, 1000, 1000]
+    assert [len(part) for part in task.splits] == [1600, 800, 800, 800]
     assert task.policy.depth == 0
     small, large = torch.zeros(1, 3, 32, 32), torch.zeros(1, 3, 224, 224)
     names = [default_model(x, torch.device(d)) for x in (small, large) for d in ("cpu", "cuda")]
