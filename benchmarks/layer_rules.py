@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=20)
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)  # cores are shared
     whole = load_dataset()
     train, judge, _ = stratified_splits(whole.labels, (len(whole.labels) - JUDGED, JUDGED, 0), 0)
     images, judged = (part_of_images(whole, part) for part in (train, judge))
@@ -92,6 +92,7 @@ def searched(images: LabelledImages, seed: int) -> Any:
     while first.optimizer.step < base.steps:
         first._run_step()
     state = {name: value.clone() for name, value in first.state().items()}
+    print(seed, "first layer", first.passes, f"{time.process_time():.0f} s of CPU", flush=True)
     for name, changes in VARIANTS.items():
         began = time.perf_counter()
         one = Search(frozen, data, space, dataclasses.replace(whole.config, **changes))
