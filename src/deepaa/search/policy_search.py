@@ -79,8 +79,7 @@ class PolicySearch:
             data.labels, sizes, search.seed, class_names=data.class_names
         )
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
-        most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
-        self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
+        self.config = search.fitted_to(len(self.splits.search))
         if model is None:
             name = self.proxy.model or default_model(data.images, self.device)
             images = data.images[self.splits.pretrain]
@@ -255,12 +254,13 @@ def forecast(search: PolicySearch) -> dict[str, str]:
     seconds = (passes + training) * each
     shape = " x ".join(map(str, data.images.shape[1:]))
     weights = sum(p.numel() for p in search.model.parameters())
+    heldout = search.config.heldout * search.config.decisions
     memory = memory_needed(search.config, frozen, images, len(space))
     lines = {
         "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
         f"{len(data.class_names)} classes",
         "splits": ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        + f"; {search.config.heldout:,} of the search's are held out",
+        + f"; {heldout:,} of the search's are held out",
         "space": f"{len(space)} transformations of {len(space.operations)} operations",
         "network": f"{weights:,} weights on {device}",
         "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
