@@ -20,7 +20,7 @@ from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, TrainTest, checked, default_sizes, stratified_splits
 from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
 from deepaa.ops import CIFAR, IMAGENET, Space
-from deepaa.policy import DROPPED_IDENTITY, Policy
+from deepaa.policy import Policy
 from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
@@ -124,8 +124,6 @@ class PolicySearch:
             "seed": str(self.config.seed),
             "settings": _differences(self.config),
         }
-        if (share := self.search.dropped_identity) is not None:
-            info[DROPPED_IDENTITY] = f"{share:.4f}"
         return Policy(found.table, found.phases[0].stages, info=info)
 
     def check_model(self) -> None:
