@@ -48,7 +48,9 @@ def main() -> None:
     whole = load_dataset()
     train, judge, _ = stratified_splits(whole.labels, (len(whole.labels) - JUDGED, JUDGED, 0), 0)
     images, judged = (part_of_images(whole, part) for part in (train, judge))
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    )
     found: dict[str, Any] = {
         "commit": commit.stdout.strip(),
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""How a layer is optimised, and the rules by which it ends, is kept, dropped, or made simpler."""
+"""How a layer is optimised, and the rules by which it ends, is kept or dropped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from deepaa.search.gradient_matching.layer import (
     without,
 )
 from deepaa.search.settings import SearchConfig
-
 
 # Optimisation
 
@@ -151,7 +150,7 @@ def test_the_pull_to_deepta_is_the_gradient_of_the_objective(
 ) -> None:
     """Of sum p r - tau KL(p || p0), by autograd, among the rows that are still rewarded."""
     config = SearchConfig(trivial_pull=tau, tie_signs=tie_signs, penalty=0.0, halvings=3)
-    generator, seen = torch.Generator().manual_seed(1), []
+    generator = torch.Generator().manual_seed(1)
     optimizer = LayerOptimizer(CIFAR.table, config, 2)
     optimizer.logits = torch.randn(139, generator=generator, dtype=torch.float64)
     optimizer.step = 0 if left == 139 else 200
@@ -302,7 +301,11 @@ def test_who_leads_a_layer() -> None:
         ([mixture(crop=1.0)], mixture(rotate=1.0), []),
         ([mixture(rotate=0.4, crop=0.6)], mixture(rotate=0.34, flip=0.33, crop=0.33), ["rotate"]),
         ([mixture(rotate=0.33, crop=0.67)], mixture(rotate=1.0), []),  # a third is not more
-        ([mixture(rotate=1.0), mixture(flip=1.0)], mixture(rotate=0.4, flip=0.6), ["rotate", "flip"]),
+        (
+            [mixture(rotate=1.0), mixture(flip=1.0)],
+            mixture(rotate=0.4, flip=0.6),
+            ["rotate", "flip"],
+        ),
         ([mixture(identity=0.5, crop=0.5)], mixture(identity=0.6, crop=0.4), ["crop"]),
     ],
 )

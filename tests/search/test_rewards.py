@@ -226,7 +226,6 @@ def test_originals_share_the_class_and_leave_held_out_images_alone() -> None:
 )
 def test_bad_data(change: dict[str, object], message: str) -> None:
     data = planted()
-    heldout = change.pop("heldout", 10)
+    config = SearchConfig(layers=1, validation=9, heldout=change.pop("heldout", 10))
     with pytest.raises(ValueError, match=message):
-        config = SearchConfig(layers=1, validation=9, heldout=heldout)
         MinibatchSampler(data._replace(**change), config)

@@ -430,8 +430,9 @@ def test_a_layer_is_measured_on_pairs_of_its_own() -> None:
         before, with_layer = (
             under_layers(search, decision, *layers) for layers in ((first,), (first, p))
         )
-        none, deepta = under_layers(search, decision), search._heldout_cosines(
-            Policy.trivial(CIFAR, 2), decision
+        none, deepta = (
+            under_layers(search, decision),
+            search._heldout_cosines(Policy.trivial(CIFAR, 2), decision),
         )
         gain, error = mean_and_error(with_layer - before)
         assert len(before) == OPEN.heldout
@@ -452,21 +453,20 @@ def test_an_operation_is_repeated_where_that_is_worth_it(errors: float) -> None:
     """Decided first, on pairs of its own; then the form that is left is kept or not on others."""
     config = dataclasses.replace(OPEN, layers=2, repeat_errors=errors)
     search = at_its_end(config, rotate=0.6, color=0.3, identity=0.1)
-    [first], p, started = search.found.clone(), search.optimizer.result, search.passes
+    [first], p = search.found.clone(), search.optimizer.result
     rest = p * torch.tensor([row.operation.name != "rotate" for row in CIFAR.table.rows])
     rest[0] += 1 - rest.sum()
     record = next(iter(search))
     assert isinstance(record, LayerRecord)
-    again = under_layers(search, 2, first, p) - under_layers(search, 2, first, rest) if errors else None
-    if again is None:
-        assert "again" not in record.reason
-        is_worth = True
-    else:
-        gain, error = mean_and_error(again)
+    is_worth = True
+    if errors:
+        more = under_layers(search, 2, first, p) - under_layers(search, 2, first, rest)
+        gain, error = mean_and_error(more)
         is_worth = gain > errors * error
-        assert is_worth == (errors < 1)
         said = f"; rotate again: a gain of {gain:.4f}, standard error {error:.4f}"
         assert record.reason.endswith(said if is_worth else f"{said}, is not enough")
+    assert is_worth == (errors < 1)
+    assert ("again" in record.reason) == (errors > 0)
     assert torch.allclose(search.found[1], p if is_worth else rest, atol=1e-12)
     before, kept = under_layers(search, 1, first), under_layers(search, 1, first, search.found[1])
     assert record.gain == pytest.approx(mean_and_error(kept - before)[0], abs=1e-9)

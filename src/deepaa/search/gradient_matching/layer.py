@@ -118,9 +118,8 @@ class LayerOptimizer:
     def drop_unlikely_rows(self) -> None:
         """At given steps of a later layer, stop rewarding the less likely half of the rows.
 
-        They keep their logits. Identity stays, and rows with tied signs go together. Where a layer is
-        drawn to DeepTA's, rows are as likely as they are above that: an operation that has one row
-        would otherwise stay for that alone.
+        They keep their logits. Identity stays, and rows with tied signs go together. A pull to DeepTA
+        makes the one row of an operation likelier than one of twelve; that counts for nothing here.
         """
         left = self.config.rows_left(len(self.table), self.layer, self.step)
         if left >= len(self.active):
