@@ -118,8 +118,8 @@ class LayerOptimizer:
     def drop_unlikely_rows(self) -> None:
         """At given steps of a later layer, stop rewarding the less likely half of the rows.
 
-        They keep their logits. Identity stays, and rows with tied signs go together. A pull to DeepTA
-        makes the one row of an operation likelier than one of twelve; that counts for nothing here.
+        They keep their logits. Identity stays, and rows with tied signs go together. What a pull to
+        DeepTA gives them does not count: an only row has twelve times as much as one of twelve.
         """
         left = self.config.rows_left(len(self.table), self.layer, self.step)
         if left >= len(self.active):
