@@ -154,7 +154,7 @@ def test_dry_run(command: Any, folder: Path) -> None:
     assert (code, err) == (0, "")
     names = [line.split()[0] for line in out.splitlines()]
     assert names == ["data", "splits", "space", "network", "memory", "passes", "time"]
-    assert "pretrain 100, search 50, validation 50; 8 of the search's are held out" in out
+    assert "pretrain 100, search 50, validation 50; 15 of the search's are held out" in out
     assert "14 transformations of 3 operations" in out
     assert not (folder / "run").exists()
 
@@ -182,18 +182,20 @@ def test_few_images_hold_fewer_out(command: Any) -> None:
     """The default, 256, would leave none of 50, and nobody should learn that after the training."""
     code, out, _ = command(*TINY, "--set", "heldout=256", "--dry-run")
     assert code == 0
-    assert "16 of the search's are held out" in out
+    assert "15 of the search's are held out" in out  # a third at most, for three decisions
     code, _, err = command(*TINY, "--set", "heldout=256", "--out", "run")
     assert (code, "error" in err) == (0, False)
-    assert "heldout=16" in load_policy("run/policy.json").info["settings"]
+    assert "heldout=5" in load_policy("run/policy.json").info["settings"]
 
 
 def test_the_dry_run_counts_what_the_search_then_needs(command: Any) -> None:
-    _, out, _ = command(*TINY, "--dry-run")
+    options = (*TINY, "--set", "repeat_errors=0")  # nothing that depends on what is found
+    _, out, _ = command(*options, "--dry-run")
     foretold = int(re.search(r"passes +([\d,]+) in the search", out)[1].replace(",", ""))
-    command(*TINY, "--out", "run")
+    command(*options, "--out", "run")
     needed = read_history("run")[-1]["passes"]
-    assert 0.8 * needed <= foretold <= 1.25 * needed
+    # images as they are take one pass each on a CPU, instead of one for each of 16 chains
+    assert foretold - needed == 2 * 8 * 15
 
 
 def test_verify(command: Any, folder: Path) -> None:

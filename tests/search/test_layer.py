@@ -1,8 +1,9 @@
-"""How a layer is optimised, and the rules by which it ends, is kept, dropped, or made simpler."""
+"""How a layer is optimised, and the rules by which it ends, is kept or dropped."""
 
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -11,33 +12,16 @@ from torch import Tensor
 
 from deepaa import CIFAR
 from deepaa.search.gradient_matching.layer import (
-    Evaluation,
+    Gain,
     LayerOptimizer,
     Rewards,
-    evaluate_layer,
+    is_kept,
     leading_operation,
-    operation_shares,
-    prefer_leader,
-    restricted,
+    repeated_operations,
     summarize,
+    without,
 )
 from deepaa.search.settings import SearchConfig
-
-P = torch.tensor([0.3, 0.7], dtype=torch.float64)
-
-
-def layer(
-    gains: list[float],
-    *,
-    identity: float = 0.0,
-    asked: bool = False,
-    usable: Tensor | None = None,
-) -> Evaluation:
-    cosines = torch.tensor(gains, dtype=torch.float64) + 0.5
-    before = torch.full((len(gains),), 0.5, dtype=torch.float64)
-    usable = torch.ones(len(gains), dtype=torch.bool) if usable is None else usable
-    return evaluate_layer(P, cosines, before, usable, identity=identity, fixed=asked)
-
 
 # Optimisation
 
@@ -151,79 +135,132 @@ def test_what_rises_beside_identity_is_given_time(identity: float, ends: bool) -
         assert optimizer.converged == (ends and step >= 192)
 
 
+def trivial_layer() -> Tensor:
+    """DeepTA's, written out: an operation uniformly, then one of its levels."""
+    rows = CIFAR.table.rows
+    levels = [sum(other.operation == row.operation for other in rows) for row in rows]
+    return torch.tensor([1 / 18 / n for n in levels], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("tie_signs", [False, True])
+@pytest.mark.parametrize("left", [139, 17])
+@pytest.mark.parametrize("tau", [0.0, 0.003, 2.0])
+def test_the_pull_to_deepta_is_the_gradient_of_the_objective(
+    tau: float, left: int, tie_signs: bool
+) -> None:
+    """Of sum p r - tau KL(p || p0), by autograd, among the rows that are still rewarded."""
+    config = SearchConfig(trivial_pull=tau, tie_signs=tie_signs, penalty=0.0, halvings=3)
+    generator = torch.Generator().manual_seed(1)
+    optimizer = LayerOptimizer(CIFAR.table, config, 2)
+    optimizer.logits = torch.randn(139, generator=generator, dtype=torch.float64)
+    optimizer.step = 0 if left == 139 else 200
+    optimizer.drop_unlikely_rows()
+    rows = optimizer.active
+    assert len(rows) == left
+    means = torch.randn(4, left, generator=generator, dtype=torch.float64) / 100
+    reward, p0 = means.mean(0), trivial_layer()[rows]
+    if tie_signs:
+        place = {row: i for i, row in enumerate(rows.tolist())}
+        twin = [place[CIFAR.table.twins[row]] for row in rows.tolist()]
+        reward = (reward + reward[twin]) / 2
+    logits = optimizer.logits[rows].clone().requires_grad_()
+    p, p0 = logits.softmax(0), p0 / p0.sum()
+    ((p * reward).sum() - tau * (p * (p / p0).log()).sum()).backward()
+    found = []
+    optimizer._adam_step = found.append  # type: ignore[method-assign]
+    optimizer.update(constant(means))
+    assert logits.grad is not None
+    assert (found[0][rows] - logits.grad).abs().max() < 1e-15
+    aside = torch.ones(139, dtype=torch.bool)
+    aside[rows] = False
+    assert not found[0][aside].any()
+
+
+def test_a_layer_without_rewards_is_pulled_to_deepta() -> None:
+    """From identity, far above the others, in the steps that a layer has."""
+    optimizer = LayerOptimizer(CIFAR.table, SearchConfig(trivial_pull=0.01, halvings=0), 2)
+    for _ in range(312):
+        optimizer.update(constant(torch.zeros(2, 139, dtype=torch.float64)))
+    assert (optimizer.probabilities / trivial_layer()).log().abs().max() < 0.1
+
+
+def test_rows_that_deepta_favours_are_not_likelier_for_it() -> None:
+    """One row of its own is no reason to stay: with the pull, rows are dropped by p / p0."""
+    for tau in (0.0, 0.01):
+        optimizer = LayerOptimizer(CIFAR.table, SearchConfig(trivial_pull=tau, tie_signs=False), 2)
+        optimizer.logits = trivial_layer().log()
+        optimizer.logits[row_of("flip")] -= 0.5  # worse than all others
+        optimizer.step = 200
+        optimizer.drop_unlikely_rows()
+        assert (row_of("flip") in optimizer.active) == (tau == 0)
+        assert len(optimizer.active) == 17
+
+
 # The end of a layer
 
 
+def many(*values: float) -> Gain:
+    """The values eight times each."""
+    return Gain.of(torch.tensor(values * 8, dtype=torch.float64))
+
+
+def test_a_gain_is_a_mean_with_its_standard_error() -> None:
+    values = [0.3, -0.1, 0.2, 0.5]
+    gain = Gain.of(torch.tensor(values, dtype=torch.float64))
+    assert gain.mean == pytest.approx(statistics.mean(values))
+    assert gain.error == pytest.approx(statistics.stdev(values) / 2)
+    assert gain.pairs == 4
+    assert str(many(0.01, 0.03)) == "0.0200, standard error 0.0026"
+
+
 @pytest.mark.parametrize(
-    ("gains", "identity", "kept", "reason"),
+    ("gain", "identity", "kept", "reason"),
     [
-        ([0.01, 0.03], 0.5, True, "a gain of 0.0200, standard error 0.0100"),
-        ([-0.01, 0.03], 0.5, False, "a gain of 0.0100 is not above its standard error, 0.0200"),
-        ([0.0, 0.0], 0.5, False, "a gain of 0.0000 is not above its standard error, 0.0000"),
-        ([0.01, 0.03], 0.91, False, "identity has 0.91 of the layer"),
-        ([0.01, 0.03], 0.90, True, "a gain of 0.0200, standard error 0.0100"),
-        ([0.02], 0.0, True, "a gain of 0.0200, standard error 0.0000"),
+        (many(0.01, 0.03), 0.5, True, "a gain of 0.0200, standard error 0.0026"),
+        (
+            many(-0.08, 0.1),
+            0.5,
+            False,
+            "a gain of 0.0100, standard error 0.0232, and 2 of those are needed",
+        ),
+        (
+            many(-0.03, 0.07),
+            0.5,
+            False,
+            "a gain of 0.0200, standard error 0.0129, and 2 of those are needed",
+        ),
+        (many(-0.01, 0.05), 0.5, True, "a gain of 0.0200, standard error 0.0077"),
+        (
+            many(0.0, 0.0),
+            0.5,
+            False,
+            "a gain of 0.0000, standard error 0.0000, and 2 of those are needed",
+        ),
+        (many(0.01, 0.03), 0.91, False, "identity has 0.91 of the layer"),
+        (many(0.01, 0.03), 0.90, True, "a gain of 0.0200, standard error 0.0026"),
+        (Gain(0.02, 0.001, 15), 0.0, False, "15 pairs decide nothing, 16 are needed"),
     ],
 )
-def test_the_stop_rule(gains: list[float], identity: float, kept: bool, reason: str) -> None:
-    found = layer(gains, identity=identity)
-    assert (found.kept, found.reason) == (kept, reason)
-    wanted = layer(gains, identity=identity, asked=True)
-    assert wanted.kept
-    assert wanted.reason == ("asked for" if kept else f"asked for, although {reason}")
+def test_the_stop_rule(gain: Gain, identity: float, kept: bool, reason: str) -> None:
+    assert is_kept(gain, identity=identity, errors=2.0, fixed=False) == (kept, reason)
+    fixed, words = is_kept(gain, identity=identity, errors=2.0, fixed=True)
+    assert fixed
+    assert words == ("asked for" if kept else f"asked for, although {reason}")
 
 
-def test_images_without_a_finite_cosine_are_left_out() -> None:
-    found = layer([0.01, math.nan, 0.03, math.inf])
-    assert found.usable.tolist() == [True, False, True, False]
-    assert found.gain == pytest.approx(0.02)
-    assert found.error == pytest.approx(0.01)
+@pytest.mark.parametrize(("errors", "kept"), [(0.0, True), (1.0, True), (1.5, True), (1.6, False)])
+def test_how_many_standard_errors_is_a_setting(errors: float, kept: bool) -> None:
+    gain = many(-0.03, 0.07)  # 1.55 standard errors
+    assert is_kept(gain, identity=0.0, errors=errors, fixed=False)[0] == kept
 
 
-def test_the_leader_has_to_bring_its_share_of_the_gain() -> None:
-    found, alone = layer([0.03, 0.04, 0.05]), layer([0.02, 0.04, 0.03])  # 0.04 and 0.03
-    chosen, why = prefer_leader(found, alone, "crop", 0.76)
-    assert chosen is found
-    assert why == "; better than crop alone by 0.0100, standard error 0.0058"
-    chosen, why = prefer_leader(found, alone, "crop", 0.74)
-    assert chosen is alone
-    assert why == "; crop alone, the rest brings 0.0100, standard error 0.0058"
-
-
-@pytest.mark.parametrize(("gain", "taken"), [(-0.03, False), (-0.02, True), (0.01, True)])
-def test_of_layers_that_harm_the_better_one_is_kept(gain: float, taken: bool) -> None:
-    """When the number of layers is given."""
-    found, alone = layer([-0.02, -0.02], asked=True), layer([gain, gain], asked=True)
-    assert (prefer_leader(found, alone, "crop", 0.5)[0] is alone) == taken
-
-
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_simpler_layer_that_would_be_dropped_does_not_replace_one_that_helps(
-    asked: bool,
-) -> None:
-    """So that layers which are asked for are those that an open search would find."""
-    found = layer([0.001, 0.004, 0.001], asked=asked)
-    alone = layer([0.004, 0.001, -0.003], asked=asked)
-    assert (found.helps, alone.helps) == (True, False)
-    assert (found.kept, alone.kept) == (True, asked)
-    chosen, why = prefer_leader(found, alone, "crop", 0.1)
-    assert chosen is found
-    assert why == "; crop alone is not enough"
-
-
-@pytest.mark.parametrize("alone", [[0.02, math.nan], [math.nan, math.nan], [0.9, math.inf]])
-def test_a_form_that_cannot_be_measured_is_not_taken(alone: list[float]) -> None:
-    found = layer([0.02, 0.03])
-    chosen, why = prefer_leader(found, layer(alone, usable=found.usable), "crop", 0.5)
-    assert chosen is found
-    assert why == "; crop alone cannot be measured on the same images"
-
-
-def test_a_form_that_can_be_measured_on_more_images_is_compared_on_the_same() -> None:
-    found = layer([0.02, math.nan, 0.03])
-    alone = layer([0.02, 0.9, 0.03], usable=found.usable)
-    assert alone.gain == pytest.approx(0.025)
-    assert prefer_leader(found, alone, "crop", 0.5)[0] is alone
+def test_harmless_layers_are_seldom_kept() -> None:
+    """One of 44 that change nothing, at two standard errors; one of six at one."""
+    generator = torch.Generator().manual_seed(1)
+    gains = [Gain.of(torch.randn(48, generator=generator)) for _ in range(4000)]
+    for errors, share in ((2.0, 0.0228), (1.0, 0.159)):
+        found = sum(gain.is_above(errors) for gain in gains) / len(gains)
+        assert found == pytest.approx(share, abs=0.01)
 
 
 def mixture(**shares: float) -> Tensor:
@@ -248,10 +285,6 @@ def test_who_leads_a_layer() -> None:
     assert leader is not None
     assert leader.name == "rotate"
     assert leading_operation(CIFAR.table, p, 0.7) is None
-    alone = restricted(CIFAR.table, p, leader)
-    assert alone.sum() == pytest.approx(1)
-    assert float(operation_shares(CIFAR.table, alone).max()) == pytest.approx(1)
-    assert torch.allclose(alone[alone > 0], torch.full((12,), 1 / 12, dtype=torch.float64))
     identity, perplexity, top = summarize(CIFAR.table, p).values()
     assert identity == pytest.approx(0.1)
     names, shares = zip(*top, strict=True)
@@ -259,3 +292,35 @@ def test_who_leads_a_layer() -> None:
     assert shares == pytest.approx((0.6, 0.3, 0.1))
     bits = 0.6 * math.log(12 / 0.6) + 0.3 * math.log(1 / 0.3) + 0.1 * math.log(10)
     assert perplexity == pytest.approx(math.exp(bits))
+
+
+@pytest.mark.parametrize(
+    ("before", "p", "names"),
+    [
+        ([], mixture(rotate=1.0), []),
+        ([mixture(crop=1.0)], mixture(rotate=1.0), []),
+        ([mixture(rotate=0.4, crop=0.6)], mixture(rotate=0.34, flip=0.33, crop=0.33), ["rotate"]),
+        ([mixture(rotate=0.33, crop=0.67)], mixture(rotate=1.0), []),  # a third is not more
+        (
+            [mixture(rotate=1.0), mixture(flip=1.0)],
+            mixture(rotate=0.4, flip=0.6),
+            ["rotate", "flip"],
+        ),
+        ([mixture(identity=0.5, crop=0.5)], mixture(identity=0.6, crop=0.4), ["crop"]),
+    ],
+)
+def test_what_a_layer_repeats(before: list[Tensor], p: Tensor, names: list[str]) -> None:
+    kept = torch.stack(before) if before else torch.zeros(0, 139, dtype=torch.float64)
+    repeated = repeated_operations(CIFAR.table, p, kept)
+    assert [operation.name for operation in repeated] == names
+    rest = without(CIFAR.table, p, repeated)
+    for i, row in enumerate(CIFAR.table.rows):
+        if row.operation.name == "identity":
+            moved = sum(
+                float(share)
+                for other, share in zip(CIFAR.table.rows, p, strict=True)
+                if other.operation.name in names
+            )
+            assert float(rest[i]) == pytest.approx(float(p[i]) + moved)
+        else:
+            assert float(rest[i]) == (0.0 if row.operation.name in names else float(p[i]))

@@ -151,18 +151,50 @@ def test_no_class_is_set_aside_whole() -> None:
     labels = torch.arange(120) % 30  # four of each
     images = torch.zeros(120, 3, 4, 4, dtype=torch.uint8)
     data = SearchData(images, labels, images, labels)
-    sampler = MinibatchSampler(data, SearchConfig(validation=2, heldout=60))
+    config = SearchConfig(layers=2, validation=2, heldout=20)  # for each of three decisions
+    sampler = MinibatchSampler(data, config)
     assert len(sampler.members) == 30
     assert len(sampler.heldout) == 60
     rest = torch.cat(sampler.members)
     assert sorted([*rest.tolist(), *sampler.heldout.tolist()]) == list(range(120))
-    few = MinibatchSampler(data, SearchConfig(validation=2, heldout=110))
+    few = MinibatchSampler(data, dataclasses.replace(config, layers=1, heldout=110))
     assert len(few.members) == 30
     assert len(few.heldout) == 90
+    fewer = MinibatchSampler(data, dataclasses.replace(config, heldout=39))
+    assert [len(fewer.draw_heldout(k)[0]) for k in range(3)] == [30, 30, 30]
+
+
+@pytest.mark.parametrize(("layers", "errors", "decisions"), [(1, 2.0, 1), (3, 2.0, 5), (3, 0.0, 3)])
+def test_every_decision_has_pairs_of_its_own(layers: int, errors: float, decisions: int) -> None:
+    config = SearchConfig(layers=layers, repeat_errors=errors, validation=9, heldout=20, seed=3)
+    sampler, data = MinibatchSampler(planted(), config), planted()
+    pairs = [sampler.draw_heldout(k) for k in range(config.decisions)]
+    assert len(pairs) == decisions
+    used = [i for images, _ in pairs for i in images.tolist()]
+    assert len(used) == len(set(used)) == 20 * decisions
+    for images, originals in pairs:
+        assert originals.shape == (20, 9)
+        assert (data.validation_labels[originals] == data.labels[images][:, None]).all()
+    batches = {tuple(batch.tolist()) for _, originals in pairs for batch in originals}
+    assert len(batches) == 20 * decisions
+    stepped = {i for seed in range(50) for i in sampler.draw(hash_int(1, seed), 16)[0].tolist()}
+    assert len(stepped) > 150
+    assert not stepped & set(used)
+    again = MinibatchSampler(data, config).draw_heldout(decisions - 1)
+    assert all(torch.equal(a, b) for a, b in zip(again, pairs[-1], strict=True))
+
+
+def test_where_images_are_fewer_than_decisions_one_serves_several() -> None:
+    """That can only be where the number of layers is given, and nothing is decided."""
+    labels = torch.tensor([0, 0, 0, 1, 1])
+    images = torch.zeros(5, 3, 4, 4, dtype=torch.uint8)
+    config = SearchConfig(layers=2, validation=2, heldout=1)
+    sampler = MinibatchSampler(SearchData(images, labels, images, labels), config)
+    assert [len(sampler.draw_heldout(k)[0]) for k in range(3)] == [1, 1, 1]
 
 
 def test_originals_share_the_class_and_leave_held_out_images_alone() -> None:
-    data, config = planted(), SearchConfig(validation=9, heldout=50, seed=3)
+    data, config = planted(), SearchConfig(layers=1, validation=9, heldout=50, seed=3)
     sampler = MinibatchSampler(data, config)
     held = {tuple(image.flatten().tolist()) for image in data.images[sampler.heldout]}
     assert len(held) == 50
@@ -194,6 +226,6 @@ def test_originals_share_the_class_and_leave_held_out_images_alone() -> None:
 )
 def test_bad_data(change: dict[str, object], message: str) -> None:
     data = planted()
-    heldout = change.pop("heldout", 10)
+    config = SearchConfig(layers=1, validation=9, heldout=change.pop("heldout", 10))
     with pytest.raises(ValueError, match=message):
-        MinibatchSampler(data._replace(**change), SearchConfig(validation=9, heldout=heldout))
+        MinibatchSampler(data._replace(**change), config)

@@ -108,6 +108,25 @@ def test_changes_that_make_no_sense(change: str, message: str) -> None:
         resolved("fast", changes=[change])
 
 
+@pytest.mark.parametrize("errors", [0.0, 2.0])
+@pytest.mark.parametrize("images", [1, 3, 40, 48, 75, 150, 250, 800, 1600, 35_000])
+def test_few_images_have_fewer_layers(images: int, errors: float) -> None:
+    """As many as have 16 pairs for each decision, of a third of the images."""
+    config = SearchConfig(repeat_errors=errors)
+    found = config.fitted_to(images)
+    decisions = {n: 2 * n - 1 if errors else n for n in range(1, 7)}
+    possible = [n for n in range(1, 7) if 16 * decisions[n] <= images // 3]
+    assert found.max_layers == max(possible, default=1)
+    assert found.decisions == decisions[found.max_layers]
+    assert found.heldout == min(256, max(1, images // 3 // found.decisions))
+    assert dataclasses.replace(found, max_layers=6, heldout=256) == config
+    given = dataclasses.replace(config, layers=3).fitted_to(images)  # they are asked for
+    assert given.layers == 3
+    assert given.heldout == min(256, max(1, images // 3 // decisions[3]))
+    small = dataclasses.replace(config, heldout=4).fitted_to(800)
+    assert (small.heldout, small.max_layers) == (4, 6)
+
+
 def test_the_space_can_be_chosen() -> None:
     names = [op.name for op in resolved("fast", ops="flip, rotate").space.operations]
     assert names == ["identity", "rotate", "flip"]

@@ -27,7 +27,6 @@ from deepaa.policy.measures import (
     use_distance as use_distance,
 )
 from deepaa.policy.policy import (
-    DROPPED_IDENTITY as DROPPED_IDENTITY,
     Phase as Phase,
     Policy as Policy,
 )

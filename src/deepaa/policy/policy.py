@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 1000
 """Layers and slots per policy; far beyond use, and small enough to refuse a hostile file."""
-DROPPED_IDENTITY = "identity of the dropped layer"
-"""The key of a policy's `info` under which a search notes identity's share of its last layer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
-from deepaa.policy import DROPPED_IDENTITY, Policy, load_policy
+from deepaa.policy import Policy, load_policy
 from deepaa.runs import Run, StopAskedError, part_of
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
@@ -77,8 +77,7 @@ class PolicySearch:
         kept = splits or distributed.from_main(self._kept_splits)
         self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
-        most = max(1, len(self.splits.search) // 3)  # few images: most of them are for the steps
-        self.config = dataclasses.replace(search, heldout=min(search.heldout, most))
+        self.config = search.fitted_to(len(self.splits.search))
         if model is None:
             images = data.images[self.splits.pretrain]
             self.model = load_model(self.network_name, images, classes, search.seed).to(self.device)
@@ -118,8 +117,6 @@ class PolicySearch:
             "seed": str(self.config.seed),
             "settings": _differences(self.config),
         }
-        if (share := self.search.dropped_identity) is not None:
-            info[DROPPED_IDENTITY] = f"{share:.4f}"
         return Policy(found.table, found.phases[0].stages, info=info)
 
     @property

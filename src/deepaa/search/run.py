@@ -66,9 +66,9 @@ class SearchRequest:
 
     def __post_init__(self) -> None:
         """Refuse weights that belong to nothing; the contest of a demo is short."""
-        is_short = self.settings.preset == "demo" and self.contest is not None
-        if is_short and self.contest.passes is None:
-            object.__setattr__(self, "contest", replace(self.contest, passes=DEMO_PASSES))
+        contest = self.contest
+        if contest is not None and contest.passes is None and self.settings.preset == "demo":
+            object.__setattr__(self, "contest", replace(contest, passes=DEMO_PASSES))
         if self.weights is not None and self.settings.model is None:
             raise ValueError("--weights needs --model, the network that they belong to")
 

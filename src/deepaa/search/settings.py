@@ -18,6 +18,8 @@ from deepaa.train import TrainConfig
 
 LEAST_ROWS = 16
 """Halving the transformations of a layer stops at this number."""
+LEAST_PAIRS = 16
+"""No layer is kept by what fewer pairs say, unless the number of layers is given."""
 PRECISIONS = ("auto", "float32", "bfloat16")
 NOT_CHANGED = ("model", "train.seed")
 """Settings that have an option of their own, or follow from another."""
@@ -29,11 +31,12 @@ _VALID: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "at least 1",
     ),
     (
-        "halvings converged penalty penalty_first_layer identity_logit epsilon",
+        "halvings converged penalty penalty_first_layer trivial_pull identity_logit epsilon "
+        "keep_errors repeat_errors",
         lambda value: 0 <= value < math.inf,
         "0 or more",
     ),
-    ("average simplify", lambda value: 0 <= value <= 1, "in 0..1"),
+    ("average", lambda value: 0 <= value <= 1, "in 0..1"),
     ("deviation_memory", lambda value: 0 <= value < 1, "at least 0 and below 1"),
     ("learning_rate", lambda value: value > 0, "positive"),
     ("precision", PRECISIONS.__contains__, f"one of {', '.join(PRECISIONS)}"),
@@ -75,9 +78,6 @@ class SearchConfig:
     of its steps at least (identity later still); 1 lets every layer take all its steps."""
     average: float = 0.25
     """Share of a layer's steps, at its end, whose mean distribution is kept; 0 takes the last."""
-    simplify: float = 0.3
-    """The leading operation of a layer after the first gets all of it if alone it brings at least
-    this share of the layer's gain on held-out images; 0 keeps every layer as it was found."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
@@ -89,6 +89,9 @@ class SearchConfig:
     """c of Eq. 10."""
     penalty_first_layer: float = 0.0
     """c of Eq. 10 in the first layer; the authors' code has none there."""
+    trivial_pull: float = 0.0
+    """tau: how strongly a layer is drawn to DeepTA's, an operation uniformly and then a level.
+    Rewards are diminished by tau log(p / p0), so that sum p r - tau KL(p || p0) is maximised."""
     same_class: bool = True
     """Match the gradient of validation images of the image's own class, as the authors do."""
     normalise_target: bool = True
@@ -103,7 +106,13 @@ class SearchConfig:
     """Of Adam. A gain that never varies takes a layer over if it is above about
     epsilon e^identity_logit / (steps learning_rate - identity_logit); smaller ones are left."""
     heldout: int = 256
-    """Images set aside to measure each layer, at most a third of those to augment."""
+    """Pairs behind each decision on a layer: images that no step augments and no other decision
+    sees, each with a batch of originals. All of them are at most a third of those to augment."""
+    keep_errors: float = 2.0
+    """A layer is kept if its gain is above so many of its standard errors."""
+    repeat_errors: float = 2.0
+    """An operation that holds more than a third of an earlier layer holds as much of another if
+    that gains more than so many standard errors over the layer without it; 0 asks for nothing."""
     precision: str = "auto"
     """Of the network, in pre-training too: float32, bfloat16, or auto: bfloat16 on GPUs with it."""
     compile: bool | None = None
@@ -124,6 +133,25 @@ class SearchConfig:
             raise ValueError(f"chains should be even, or halves=false; got {self.chains}")
         if self.stratified and not 0 <= self.chains <= 1000:
             raise ValueError(f"chains should be in 0..1000 when stratified, got {self.chains}")
+
+    @property
+    def decisions(self) -> int:
+        """The most decisions on layers: whether each is kept, and what a later one may repeat."""
+        last = self.layers or self.max_layers
+        return last + (last - 1 if self.repeat_errors else 0)
+
+    def fitted_to(self, images: int) -> SearchConfig:
+        """The same for so few images to augment, of which at most a third is held out.
+
+        Fewer layers come before decisions on fewer than `LEAST_PAIRS` pairs.
+        """
+        most = images // 3
+        fewer = [self]
+        if self.layers is None:
+            fewer = [replace(self, max_layers=n) for n in range(self.max_layers, 0, -1)]
+        least = min(self.heldout, LEAST_PAIRS)
+        found = next((c for c in fewer if c.decisions * least <= most), fewer[-1])
+        return replace(found, heldout=min(self.heldout, max(1, most // found.decisions)))
 
     def rows_left(self, rows: int, layer: int, step: int) -> int:
         """The number of `rows` transformations that are still rewarded when `step` begins."""
@@ -155,9 +183,10 @@ class SearchConfig:
 
         last = self.layers or self.max_layers
         later = (last - layer) * steps(2, 0) if last > layer else 0
-        # the layers, their leading operations alone and DeepTA, and once the images as they are
-        simpler = last - max(layer, 2) + 1 if self.simplify else 0
-        measured = self.heldout * (2 * (last - layer + 1) + simpler + (layer == 1))
+        # under the layers, DeepTA and nothing; after the first also under the layers before it, and
+        # twice if an operation is repeated
+        more = (1 + 2 * bool(self.repeat_errors)) * (last - max(layer, 2) + 1)
+        measured = self.heldout * (3 * (last - layer + 1) + more)
         return steps(layer, step) + later + measured * (self.validation + (self.chains or rows))
 
 
@@ -229,8 +258,8 @@ def _preset(changes: str, space: Space = CIFAR) -> Settings:
 _USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
 _AUTHORS = (
     "steps=1024 learning_rate=0.025 prefixes=16 chains=556 stratified=false halves=false "
-    "halvings=0 converged=1 average=0 simplify=0 tie_signs=false deviation_draws=auto "
-    "deviation_memory=0 epsilon=1e-7"
+    "halvings=0 converged=1 average=0 tie_signs=false deviation_draws=auto "
+    "deviation_memory=0 epsilon=1e-7 keep_errors=1 repeat_errors=0"
 )
 PRESETS: Mapping[str, Settings] = {
     # the default: a quarter of the authors' samples, a third of their steps
@@ -249,10 +278,10 @@ PRESETS: Mapping[str, Settings] = {
         "train.lr=0.05",
         IMAGENET,
     ),
-    # minutes on two CPU cores: 3 layers, a small network, few samples; in few steps the deviation
-    # of many draws would keep layers at identity
+    # minutes on two CPU cores: at most 3 layers, a small network, few samples; in few steps the
+    # deviation of many draws would keep layers at identity
     "demo": _preset(
-        "layers=3 steps=40 learning_rate=0.3 images=6 validation=24 prefixes=1 chains=48 "
+        "max_layers=3 steps=40 learning_rate=0.3 images=6 validation=24 prefixes=1 chains=48 "
         "deviation_draws=2 heldout=48 model=small least_passes=20000 train.epochs=10"
     ),
 }

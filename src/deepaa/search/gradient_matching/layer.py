@@ -1,13 +1,14 @@
 """One layer of the policy: how its distribution is optimised, when it ends, and what is kept of it.
 
-`LayerOptimizer` moves the logits by `Rewards`. At the end `evaluate_layer` measures the layer on
-held-out images and says whether it is kept; `prefer_leader` reduces it to its leading operation
-where that does.
+`LayerOptimizer` moves the logits by `Rewards`. At the end `is_kept` says, by the gain on pairs that
+decided nothing before, whether the layer is kept; what it repeats of earlier layers is found by
+`repeated_operations` and taken out by `without`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from deepaa.ops import Operation, Table
 from deepaa.policy import Layers, Policy, perplexity
-from deepaa.search.settings import SearchConfig
+from deepaa.search.settings import LEAST_PAIRS, SearchConfig
 
 BETA1, BETA2 = 0.9, 0.999
 """The decay of Adam's two averages."""
@@ -82,6 +83,7 @@ class LayerOptimizer:
         self.momentum, self.square = torch.zeros_like(logits), torch.zeros_like(logits)  # of Adam
         self.variance = torch.zeros_like(logits)  # of rewards over images, averaged over steps
         self.average, self.averaged_steps = torch.zeros_like(logits), 0  # of the last steps
+        self._trivial = Policy.trivial(table, 1).row_probabilities()[0]  # DeepTA's layer
         self._mirror = torch.tensor(table.twins) if config.tie_signs else torch.arange(len(table))
 
     @property
@@ -116,13 +118,15 @@ class LayerOptimizer:
     def drop_unlikely_rows(self) -> None:
         """At given steps of a later layer, stop rewarding the less likely half of the rows.
 
-        They keep their logits. Identity stays, and rows with tied signs go together.
+        They keep their logits. Identity stays, and rows with tied signs go together. What a pull to
+        DeepTA gives them does not count: an only row has twelve times as much as one of twelve.
         """
         left = self.config.rows_left(len(self.table), self.layer, self.step)
         if left >= len(self.active):
             return
         kept, active = {self.table.identity or 0}, set(self.active.tolist())
-        for row in self.logits.argsort(descending=True, stable=True).tolist():
+        start = self._trivial.log() if self.config.trivial_pull else 0.0
+        for row in (self.logits - start).argsort(descending=True, stable=True).tolist():
             pair = {row, int(self._mirror[row])}
             if pair <= active and len(kept | pair) <= left:
                 kept |= pair
@@ -139,6 +143,8 @@ class LayerOptimizer:
             reward = (reward + reward[places[self._mirror[self.active]]]) / 2
         p = self.probabilities[self.active]
         p = p / p.sum()
+        if c.trivial_pull:
+            reward = reward - c.trivial_pull * (p.log() - self._trivial[self.active].log())
         gradient = torch.zeros_like(self.logits)
         gradient[self.active] = p * (reward - p @ reward)  # Eq. 4: of sum p_n r_n in the logits
         self._adam_step(gradient)
@@ -192,66 +198,47 @@ class LayerOptimizer:
 # The end of a layer
 
 
-class Evaluation(NamedTuple):
-    """A layer on held-out images."""
+class Gain(NamedTuple):
+    """How much the cosine of pairs rises on average."""
 
-    p: Tensor  # (T,) its distribution
-    cosines: Tensor  # (heldout,) of all layers with it
-    usable: Tensor  # (heldout,) whether the cosine and those it is compared with are finite
-    gain: float
-    error: float  # the gain's standard error
-    helps: bool  # whether it changes images and its gain is clear
-    kept: bool  # whether it helps, or the number of layers is fixed
-    reason: str
+    mean: float
+    error: float  # the mean's standard error
+    pairs: int
+
+    @classmethod
+    def of(cls, gains: Tensor) -> Gain:
+        """The mean of gains (pairs,)."""
+        error = gains.std().item() / math.sqrt(len(gains)) if len(gains) > 1 else 0.0
+        return cls(gains.mean().item(), error, len(gains))
+
+    def is_above(self, errors: float) -> bool:
+        """Whether it is above so many standard errors; few pairs do not show that."""
+        return self.pairs >= LEAST_PAIRS and self.mean > errors * self.error
+
+    def __str__(self) -> str:
+        """`0.0123, standard error 0.0045`."""
+        return f"{self.mean:.4f}, standard error {self.error:.4f}"
 
 
-def evaluate_layer(
-    p: Tensor, cosines: Tensor, before: Tensor, usable: Tensor, *, identity: float, fixed: bool
-) -> Evaluation:
-    """What a layer (T,) gains over the cosines (heldout,) `before` it, and whether it is kept.
+def is_kept(gain: Gain, *, identity: float, errors: float, fixed: bool) -> tuple[bool, str]:
+    """Whether a layer is kept, and why.
 
     Args:
-        usable: (heldout,) images on which everything else that is compared is finite.
+        gain: Over the layers before it, on pairs that decided nothing before.
         identity: Its share of the layer.
+        errors: How many standard errors the gain has to be above.
         fixed: Whether the number of layers was given, so that none is dropped.
     """
-    usable = usable & torch.isfinite(cosines + before)
-    gains = (cosines - before)[usable]
-    gain, error = gains.mean().item(), standard_error(gains)
-    helps, reason = True, f"a gain of {gain:.4f}, standard error {error:.4f}"
+    helps, reason = gain.is_above(errors), f"a gain of {gain}"
     if identity > IDENTITY_LIMIT:
         helps, reason = False, f"identity has {identity:.2f} of the layer"
-    elif not gain > error:
-        helps, reason = False, f"a gain of {gain:.4f} is not above its standard error, {error:.4f}"
+    elif gain.pairs < LEAST_PAIRS:
+        reason = f"{gain.pairs} pairs decide nothing, {LEAST_PAIRS} are needed"
+    elif not helps:
+        reason += f", and {errors:g} of those are needed"
     if fixed:
         reason = "asked for" if helps else f"asked for, although {reason}"
-    return Evaluation(p, cosines, usable, gain, error, helps, kept=helps or fixed, reason=reason)
-
-
-def prefer_leader(
-    found: Evaluation, leader: Evaluation, name: str, share: float
-) -> tuple[Evaluation, str]:
-    """The layer as it was found, or its leading operation alone if that has its share of the gain.
-
-    Near a layer's optimum its shares hardly change what an image gains: they say how long and on
-    which images it was searched. What the rest gains, the next layer can still find. The text says
-    which of the two was taken, and why.
-    """
-    if not torch.equal(leader.usable, found.usable):
-        return found, f"; {name} alone cannot be measured on the same images"
-    more = (found.cosines - leader.cosines)[found.usable]
-    mean, error = more.mean().item(), standard_error(more)
-    least = min(share * found.gain, found.gain)  # of two layers that harm, the better one
-    if leader.gain < least:
-        return found, f"; better than {name} alone by {mean:.4f}, standard error {error:.4f}"
-    if found.helps and not leader.helps:
-        return found, f"; {name} alone is not enough"
-    return leader, f"; {name} alone, the rest brings {mean:.4f}, standard error {error:.4f}"
-
-
-def standard_error(values: Tensor) -> float:
-    """The standard error of the mean of values (N,)."""
-    return values.std().item() / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return helps or fixed, reason
 
 
 # What a distribution says
@@ -280,7 +267,20 @@ def leading_operation(table: Table, p: Tensor, least: float = LEADER_SHARE) -> O
     return table.operations[at] if float(shares[at]) > least else None
 
 
-def restricted(table: Table, p: Tensor, operation: Operation) -> Tensor:
-    """(T,) the layer with one operation alone, at its magnitudes."""
-    p = p * torch.tensor([row.operation == operation for row in table.rows])
-    return p / p.sum()
+def repeated_operations(table: Table, p: Tensor, before: Tensor) -> list[Operation]:
+    """The operations with more than a third of a layer (T,) and of one (K, T) before it.
+
+    Identity, which does nothing, is never repeated.
+    """
+    leads = [operation_shares(table, layer) > LEADER_SHARE for layer in (p, *before)]
+    earlier = torch.stack(leads[1:]).any(0) if len(before) else torch.zeros_like(leads[0])
+    operations = zip(table.operations, (leads[0] & earlier).tolist(), strict=True)
+    return [op for op, is_repeated in operations if is_repeated and op.name != "identity"]
+
+
+def without(table: Table, p: Tensor, operations: Collection[Operation]) -> Tensor:
+    """(T,) the layer with the shares of some operations moved to identity."""
+    moved = torch.tensor([row.operation in operations for row in table.rows])
+    rest = p.masked_fill(moved, 0.0)
+    rest[table.identity or 0] += p[moved].sum()
+    return rest

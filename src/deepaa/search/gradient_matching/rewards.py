@@ -65,7 +65,8 @@ class MinibatchSampler:
         data.check()
         self.data, self.config = data, config
         self.labels = data.labels.cpu()
-        self.heldout, rest = _set_aside(config.heldout, self.labels, config.seed)
+        count = config.heldout * config.decisions
+        self.heldout, rest = _set_aside(count, self.labels, config.seed)
         found = self.labels[rest]
         self.members = [rest[found == c] for c in sorted(set(found.tolist()))]
         answers = data.validation_labels.cpu()
@@ -85,11 +86,15 @@ class MinibatchSampler:
             originals.append(self._originals(images[-1], generator))
         return torch.tensor(images), torch.stack(originals)
 
-    def draw_heldout(self) -> Indices:
-        """All held-out images with their originals, the same every time."""
-        generator = _generator(hash_int(self.config.seed, 2))
-        batches = [self._originals(index, generator) for index in self.heldout.tolist()]
-        return self.heldout, torch.stack(batches)
+    def draw_heldout(self, decision: int) -> Indices:
+        """The pairs of a decision: held-out images that no other one has, with their originals.
+
+        Only where there are fewer images than decisions, one serves several.
+        """
+        parts = self.heldout.tensor_split(min(self.config.decisions, len(self.heldout)))
+        images = parts[decision % len(parts)]
+        generator = _generator(hash_int(hash_int(self.config.seed, 2), decision))
+        return images, torch.stack([self._originals(i, generator) for i in images.tolist()])
 
     def _originals(self, index: int, generator: torch.Generator) -> Tensor:
         """(V,) originals for an image, drawn with replacement."""

@@ -21,7 +21,7 @@ from deepaa.ops import Space, hash_int, to_device
 from deepaa.policy import Layers, Policy
 from deepaa.search.gradient_matching import gradients, layer, rewards
 from deepaa.search.gradient_matching.gradients import Derivatives
-from deepaa.search.gradient_matching.layer import Evaluation, LayerOptimizer, Rewards
+from deepaa.search.gradient_matching.layer import Gain, LayerOptimizer, Rewards
 from deepaa.search.gradient_matching.rewards import GradientMatcher, Indices, Minibatch, SearchData
 from deepaa.search.settings import SearchConfig
 from deepaa.train import precision_on
@@ -55,7 +55,7 @@ class StepRecord(NamedTuple):
 
 
 class LayerRecord(NamedTuple):
-    """A finished layer, measured on held-out images."""
+    """A finished layer, measured on the pairs of its decision."""
 
     layer: int
     kept: bool
@@ -71,7 +71,7 @@ class LayerRecord(NamedTuple):
     memory: float | None = None
     """The most GB of GPU memory that were in use so far."""
     identity: float | None = None
-    """Of the layer as it was found, before it was reduced to its leading operation."""
+    """Of the layer as it was found, before what it repeats for nothing was taken out."""
     perplexity: float | None = None
     top: list[tuple[str, float]] | None = None
 
@@ -82,7 +82,7 @@ class Search:
     before_image: Callable[[], None] = staticmethod(lambda: None)
     """Called before each image, or before each group on CUDA; what it raises leaves the step, which
     is then lost."""
-    _STATE = ("found", "layer", "passes", "skipped", "done", "baseline", "previous")
+    _STATE = ("found", "layer", "passes", "skipped", "done")
 
     def __init__(
         self, model: nn.Module, data: SearchData, space: Space, config: SearchConfig
@@ -99,8 +99,6 @@ class Search:
         self._prepare_model(model)
         self.found = torch.zeros(0, len(space), dtype=torch.float64)
         self.layer, self.passes, self.skipped, self.done = 1, 0, 0, False
-        # (heldout,) cosines of the original images and of the layers kept so far, once measured
-        self.baseline = self.previous = torch.zeros(0, dtype=torch.float64)
         self._start_layer()
 
     def _prepare_model(self, model: nn.Module) -> None:
@@ -148,12 +146,6 @@ class Search:
     def policy(self) -> Policy:
         """The kept layers, symmetric if the settings ask for it."""
         return self.prefix.symmetric() if self.config.symmetric else self.prefix
-
-    @property
-    def dropped_identity(self) -> float | None:
-        """Identity's share of the layer that ended the search, if one was dropped."""
-        dropped = self.done and self.layer > len(self.found)
-        return self.optimizer.result[self.table.identity or 0].item() if dropped else None
 
     # Steps
 
@@ -242,28 +234,34 @@ class Search:
     # Layers
 
     def _finish_layer(self) -> LayerRecord:
-        """Evaluate the layer on held-out images, keep or drop it, and start the next."""
-        began = time.perf_counter()
-        if not len(self.baseline):
-            self.baseline = self.previous = self._heldout_cosines(Policy.identity(self.space, 0))
-        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer))
-        finite = torch.isfinite(deepta + self.baseline)
-        found = self._evaluate(self.optimizer.result, finite)
-        if not bool(found.usable.any()):
+        """Decide on pairs that decided nothing before whether the layer is kept; start the next."""
+        began, c, found = time.perf_counter(), self.config, self.optimizer.result
+        p, repeats = self._without_repeats(found)
+        decision, whole = self.layer - 1, torch.cat((self.found, p[None]))
+        cosines = self._heldout_cosines(Policy(self.table, Layers(whole)), decision)
+        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer), decision)
+        none = before = self._heldout_cosines(Policy.identity(self.space, 0), decision)
+        if len(self.found):
+            before = self._heldout_cosines(self.prefix, decision)
+        usable = torch.isfinite(cosines + deepta + none + before)
+        if not bool(usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
-        best, leader_reason = self._simplified(found)
-        self.skipped += int((~best.usable).sum())
-        if best.kept:
-            self.found = torch.cat((self.found, best.p[None]))
-            self.previous = best.cosines
-        improvement, improvement_std = _mean_and_std((best.cosines - self.baseline)[best.usable])
-        deepta_mean, deepta_std = _mean_and_std((deepta - self.baseline)[best.usable])
+        self.skipped += int((~usable).sum())
+        gain = Gain.of((cosines - before)[usable])
+        is_kept, reason = layer.is_kept(
+            gain,
+            identity=p[self.table.identity or 0].item(),
+            errors=c.keep_errors,
+            fixed=c.layers is not None,
+        )
+        improvement, improvement_std = _mean_and_std((cosines - none)[usable])
+        deepta_mean, deepta_std = _mean_and_std((deepta - none)[usable])
         record = LayerRecord(
             layer=self.layer,
-            kept=best.kept,
-            reason=best.reason + leader_reason,
-            gain=best.gain,
-            gain_error=best.error,
+            kept=is_kept,
+            reason=reason + repeats,
+            gain=gain.mean,
+            gain_error=gain.error,
             improvement_mean=improvement,
             improvement_std=improvement_std,
             deepta_mean=deepta_mean,
@@ -271,38 +269,37 @@ class Search:
             passes=self.passes,
             seconds=time.perf_counter() - began,
             memory=torch.cuda.max_memory_allocated() / 1e9 if self.device.type == "cuda" else None,
-            **layer.summarize(self.table, found.p),
+            **layer.summarize(self.table, found),
         )
-        self.done = not best.kept or self.layer >= (self.config.layers or self.config.max_layers)
+        self.found = whole if is_kept else self.found
+        self.done = not is_kept or self.layer >= (c.layers or c.max_layers)
         if not self.done:
             self.layer += 1
             self._start_layer()
         return record
 
-    def _evaluate(self, p: Tensor, usable: Tensor) -> Evaluation:
-        """The layer (T,) on top of those kept so far, on the images (heldout,) that are usable."""
-        layers = Layers(torch.cat((self.found, p[None])))
-        cosines = self._heldout_cosines(Policy(self.table, layers))
-        identity, fixed = p[self.table.identity or 0].item(), self.config.layers is not None
-        return layer.evaluate_layer(
-            p, cosines, self.previous, usable, identity=identity, fixed=fixed
-        )
+    def _without_repeats(self, p: Tensor) -> tuple[Tensor, str]:
+        """The layer (T,) without operations that it repeats for nothing; and why.
 
-    def _simplified(self, found: Evaluation) -> tuple[Evaluation, str]:
-        """A later layer reduced to its leading operation, if that gains enough; and why.
-
-        A layer that is dropped gets no second chance so: the better of two is good by chance.
+        Decided before it is known whether either form is kept, so that none gets a second chance.
+        Where nothing else is in the layer, that it is kept says the same.
         """
-        wanted = found.kept and self.layer > 1 and self.config.simplify > 0
-        leader = layer.leading_operation(self.table, found.p) if wanted else None
-        if leader is None or leader.name == "identity":
-            return found, ""
-        alone = self._evaluate(layer.restricted(self.table, found.p, leader), found.usable)
-        return layer.prefer_leader(found, alone, leader.name, self.config.simplify)
+        c, identity = self.config, self.table.identity or 0
+        repeated = layer.repeated_operations(self.table, p, self.found) if c.repeat_errors else []
+        rest = layer.without(self.table, p, repeated)
+        if not repeated or float(rest[identity]) > layer.IDENTITY_LIMIT:
+            return p, ""
+        decision = (c.layers or c.max_layers) + self.layer - 2
+        forms = (Layers(torch.cat((self.found, q[None]))) for q in (p, rest))
+        again, once = (self._heldout_cosines(Policy(self.table, form), decision) for form in forms)
+        gain = Gain.of((again - once)[torch.isfinite(again + once)])
+        reason = f"; {' and '.join(op.name for op in repeated)} again: a gain of {gain}"
+        is_worth = gain.is_above(c.repeat_errors)
+        return (p, reason) if is_worth else (rest, f"{reason}, is not enough")
 
-    def _heldout_cosines(self, policy: Policy) -> Tensor:
-        """(heldout,) cosines under a policy; the same images, batches and keys every time."""
-        c, start = self.config, hash_int(self.config.seed, 0)
+    def _heldout_cosines(self, policy: Policy, decision: int) -> Tensor:
+        """(pairs,) cosines under a policy; the same images, batches and keys for one decision."""
+        c, start = self.config, hash_int(hash_int(self.config.seed, 0), decision)
         # compiled code prefers the shape it knows to fewer images
         n = (c.chains or len(self.table)) if policy.depth or self.compiled else 1
 
@@ -312,7 +309,7 @@ class Search:
             inputs = rewards.policy_inputs(minibatch, policy, n, seeds, halves=halves)
             return self._matcher(inputs, self.before_image)[0][:, None]
 
-        cosines = self._over_groups(work, self._sampler.draw_heldout(), 1)[:, 0]
+        cosines = self._over_groups(work, self._sampler.draw_heldout(decision), 1)[:, 0]
         self.passes += len(cosines) * (c.validation + n)
         return cosines
 
