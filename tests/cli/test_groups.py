@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ import torch
 from blobs import blobs
 from PIL import Image
 
-from deepaa import find_policy
+import deepaa
 from deepaa.cli import app as cli
 from deepaa.data import DataSpec, judge_part, load_dataset
 from deepaa.data.parts import held_out
-from deepaa.search import open_search, trial_images
+from deepaa.search import ContestConfig, open_search
 from deepaa.search.run import SearchRequest
 
+find_policy = partial(deepaa.find_policy, contest=False)
+"""A search alone."""
 TINY = (
     *("--preset", "demo", "--epochs", "1", "--steps", "1", "--layers", "1", "--ops", "flip"),
     *("--set", "heldout=4", "--set", "images=2", "--set", "validation=8", "--set", "chains=16"),
-    *("--set", "converged=1", "--set", "least_passes=1", "--device", "cpu"),
+    *("--set", "converged=1", "--set", "least_passes=1", "--device", "cpu", "--contest", "off"),
 )
 TRAIN = ("--model", "small", "--epochs", "1", "--batch", "32", "--device", "cpu")
 SCENE = r"scene(\d+)"
@@ -158,20 +161,16 @@ def test_runs_from_before_the_judge_go_on_without_one(search: Any, folder: Path)
     assert json.loads(path.read_text()) == parts
 
 
-def test_short_trainings_leave_the_judge_alone(folder: Path) -> None:
-    spec = DataSpec.from_options("many.npz")
-    request = SearchRequest.from_run(_begun(folder), None)
+def test_a_contest_trains_on_all_but_the_judge(folder: Path) -> None:
+    request = replace(SearchRequest.from_run(_begun(folder), None), contest=ContestConfig())
     with open_search(request, device=torch.device("cpu")) as opened:
-        judge = {image.numpy().tobytes() for image in opened.data.images[opened.splits.judge]}
+        (part,) = opened.images.parts
+        assert torch.equal(part.judge, opened.search.splits.judge)
+        images = opened.search.data.images
+        judge, train = ({i.numpy().tobytes() for i in images[each]} for each in part[1::-1])
         assert len(judge) == 480
-        test = spec.load()
-        for trial in (trial_images(opened, None), trial_images(opened, test)):
-            trained = {image.numpy().tobytes() for image in trial.train.images}
-            assert not trained & judge
-        assert len(trial_images(opened, None).train.labels) == 2400 - 480 - 480
-        tested = {image.numpy().tobytes() for image in trial_images(opened, None).test.images}
-        assert not tested & judge
-        assert len(trial_images(opened, test).train.labels) == 2400 - 480
+        assert len(train) == 2400 - 480
+        assert not train & judge
 
 
 def _begun(folder: Path) -> Path:

@@ -26,7 +26,7 @@ from processes import read_terminal
 from safetensors.torch import save_file
 
 import deepaa
-from deepaa import CIFAR, find_policy, load_policy
+from deepaa import CIFAR, load_policy
 from deepaa.cli import app as cli
 from deepaa.data import arrays, splits
 from deepaa.data.folder import list_images
@@ -36,12 +36,15 @@ from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
 from deepaa.report.pictures import find_originals
 from deepaa.runs import Run, read_history
+from deepaa.search.cost import memory_needed
 from deepaa.search.gradient_matching.search import StepRecord
-from deepaa.search.policy_search import PolicySearch, memory_needed
-from deepaa.search.run import little_learnt
+from deepaa.search.policy_search import PolicySearch
+from deepaa.search.progress import little_learnt
 from deepaa.search.settings import SearchConfig
 from deepaa.train.loop import EpochRecord
 
+find_policy = partial(deepaa.find_policy, contest=False)
+"""A search alone."""
 ENVIRONMENT = {
     **os.environ,
     "PYTHONPATH": str(Path(deepaa.__file__).parents[1]),
@@ -52,6 +55,7 @@ TINY = (
     *("--data", "blobs.npz", "--preset", "demo", "--epochs", "2", "--steps", "3"),
     *("--layers", "2", "--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2"),
     *("--set", "validation=8", "--set", "chains=16", "--set", "converged=1", "--device", "cpu"),
+    *("--contest", "off"),
 )
 LONG = (*TINY, "--steps", "100000")
 
@@ -198,50 +202,83 @@ def test_the_dry_run_counts_what_the_search_then_needs(command: Any) -> None:
     assert foretold - needed == 2 * 8 * 15
 
 
-def test_verify(command: Any, folder: Path) -> None:
-    code, out, _ = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "2")
+CONTEST = (*TINY, "--contest", "on", "--contest-passes", "60000", "--target-epochs", "4")
+
+
+@pytest.fixture
+def many(folder: Path) -> Path:
+    """The current folder, with images enough for a search and a judge."""
+    images, labels = blobs(2000, 1)
+    np.savez(folder / "blobs.npz", x=images.numpy(), y=labels.numpy())
+    return folder
+
+
+def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
+    code, out, err = command(*CONTEST, "--out", "run")
+    assert code == 0, err
+    assert re.match(r"at most about \d+ s on this machine: pre-training .* contest \d+ s\n", err)
+    assert re.search(r"^contest: +[\d.]+ % after 1 epochs, no augmentation$", err, re.M)
+    content = json.loads((many / "run/contest.json").read_text())
+    assert content["status"] == "finished"
+    assert content["data"]["judge"] == {
+        **{"how": "part", "images": 400, "folds": None, "chooses": 200, "groups": None}
+    }
+    words = " ".join(out.split())
+    assert content["sentence"] in words
+    found, winner = (load_policy(f"run/{name}.json") for name in ("found", "policy"))
+    assert found.info["description"].startswith("found by deepaa")
+    assert winner.info["contest"] == content["sentence"]
+    judge = json.loads((many / "run/splits.json").read_text())["judge"]
+    assert len(judge) == 400
+    # again: it is finished, so it only shows its result
+    code, again, err = command("--resume", "run")
     assert code == 0
-    assert "2 epochs on 150 images, accuracy on 50 images of the validation split:" in out
-    for name in ("found policy", "crop and flip", "TrivialAugment"):
-        assert re.search(rf"^{name} +[\d.]+ % +[\d.]+ +\d+$", out, re.M)
-    assert "proves little" in out
-    kept = json.loads((folder / "run/verify.json").read_text())
-    assert kept["results"][0]["name"] == "found policy"
+    assert "contest:" not in err
+    assert again.split("Contest")[1] == out.split("Contest")[1]
+
+
+def test_without_a_contest_nothing_is_proved(command: Any) -> None:
+    _, out, _ = command(*TINY, "--out", "run")
+    assert "Nothing is proved" in out
+    assert load_policy("run/policy.json").equals(load_policy("run/found.json"))
+
+
+def test_too_few_images_for_a_search(command: Any, folder: Path) -> None:
+    words = (*TINY, "--contest", "on", "--contest-passes", "20000", "--target-epochs", "2")
+    code, out, err = command(*words, "--out", "run")
+    assert code == 0, err
+    assert "200 images are too few for a search (1,000 or more)" in err
+    assert "layer 1" not in err
+    content = json.loads((folder / "run/contest.json").read_text())
+    assert {row["kind"] for row in content["candidates"]} == {"named"}
+    assert content["data"]["judge"]["folds"] == 5
+    assert content["sentence"] in " ".join(out.split())
+
+
+def test_a_contest_that_cannot_be_held_is_refused_before_the_search(command: Any) -> None:
+    code, _, err = command(*TINY, "--contest", "on", "--contest-passes", "100")
+    assert code == 2
+    assert "a contest of 100 passes is too short" in err
+    assert "--contest off" in err
 
 
 @pytest.mark.slow
-def test_verify_can_be_stopped(folder: Path) -> None:
-    process = start(*TINY, "--out", "run", "--verify", "--verify-epochs", "100000")
-    deadline = time.monotonic() + 60
-    while not (folder / "run/preview.png").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+def test_a_contest_that_is_stopped_goes_on(command: Any, many: Path) -> None:
+    assert command(*CONTEST, "--out", "whole")[0] == 0
+    process = start(*CONTEST, "--out", "run")
+    wait_for(many / "run", "contest-epoch")
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=10)
+    _, errors = process.communicate(timeout=30)
     assert process.returncode == 143
-    assert "stopped; the policy is there" in errors
-    assert not (folder / "run/verify.json").exists()
-
-
-def test_verify_uses_test_images_where_there_are_some(command: Any) -> None:
-    images, labels = blobs(240, 1)
-    parts = {"x_train": images[:200], "y_train": labels[:200]}
-    parts |= {"x_test": images[200:], "y_test": labels[200:]}
-    np.savez("blobs.npz", **{name: part.numpy() for name, part in parts.items()})
-    _, out, errors = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "2")
-    assert "2 epochs on 200 images, accuracy on 40 test images:" in out
-    assert "no test images" not in errors
-
-
-def test_verify_names_classes_that_are_not_tested(command: Any, caplog: Any) -> None:
-    images, labels = blobs(240, 1)
-    tested = labels[200:] != 1
-    parts = {"x_train": images[:200], "y_train": labels[:200]}
-    parts |= {"x_test": images[200:][tested], "y_test": labels[200:][tested]}
-    np.savez("blobs.npz", **{name: part.numpy() for name, part in parts.items()})
-    code, _, errors = command(*TINY, "--out", "run", "--verify", "--verify-epochs", "1")
-    assert code == 0
-    assert re.search(r"no test images of 1 of \d classes: 1; the test", errors + caplog.text)
+    assert "stopped and saved; go on with: deepaa search --resume run" in errors
+    assert not (many / "run/policy.json").exists()
+    code, _, err = command("--resume", "run")
+    assert code == 0, err
+    assert "pre-training" not in err
+    one, two = (json.loads(Path(run, "contest.json").read_text()) for run in ("whole", "run"))
+    entries = [sorted(each["table"]["entries"], key=str) for each in (one, two)]
+    assert entries[0] == entries[1]
+    assert one["sentence"] == two["sentence"]
 
 
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:

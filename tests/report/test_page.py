@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from blobs import blobs
 from PIL import Image
 
 import deepaa
-from deepaa import find_policy, load_policy
+from deepaa import load_policy
 from deepaa.cli import app as cli
 from deepaa.data import load_images
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
@@ -39,6 +40,8 @@ from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.results import SeedResult, document
 
+find_policy = partial(deepaa.find_policy, contest=False)
+"""A search alone."""
 TINY = (
     *("--preset", "demo", "--epochs", "1", "--steps", "3", "--layers", "2"),
     *("--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2", "--set", "validation=8"),

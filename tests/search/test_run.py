@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +21,23 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, Subset
 
 import deepaa
-from deepaa import CIFAR, Operation, Policy, SearchConfig, find_policy, load_policy
+from deepaa import CIFAR, Operation, Policy, SearchConfig, load_policy
 from deepaa.data.load import as_images
 from deepaa.models import default_model
 from deepaa.runs import Run, read_config, read_history
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import (
     PolicySearch,
-    compared_policies,
     default_augmentation,
-    trial_epochs,
 )
-from deepaa.search.run import SearchProgress
+from deepaa.search.progress import SearchProgress
+from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import PRESETS, ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import EpochRecord
 
+find_policy = partial(deepaa.find_policy, contest=False)
+"""A search alone."""
 SPACE = CIFAR.only("identity", "rotate", "flip", "translate_x")
 TINY = SearchConfig(
     layers=2,
@@ -53,7 +55,7 @@ TINY_OPTIONS = (
     *("--preset", "demo", "--epochs", "3", "--steps", "3", "--layers", "3"),
     *("--ops", "rotate,flip,translate_x", "--set", "heldout=8", "--set", "images=2"),
     *("--set", "validation=8", "--set", "chains=16", "--set", "learning_rate=1"),
-    *("--device", "cpu"),
+    *("--device", "cpu", "--contest", "off"),
 )
 ENVIRONMENT = {
     **os.environ,
@@ -191,7 +193,7 @@ def test_asked_to_stop_in_the_middle_it_saves_the_newest_record(
 def test_the_time_left_is_not_told_by_a_first_step(images: Any) -> None:
     """It may compile; on a GPU that would be hours."""
     task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=PROXY)
-    progress = SearchProgress(task)
+    progress = SearchProgress(ProvedSearch(task, None))
     texts = [progress.step_text(record) for record in task if isinstance(record, StepRecord)]
     assert ["left" in text for text in texts] == [False] + [True] * 5
 
@@ -293,13 +295,6 @@ def test_a_network_that_cannot_be_searched_with_is_not_trained_first(images: Any
     assert not records
 
 
-def test_what_a_policy_is_compared_with_is_whole(images: Any) -> None:
-    task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=PROXY)
-    named = compared_policies(task)
-    assert set(named["crop and flip"].expected_uses()) >= {"crop", "flip"}
-    assert len(named["TrivialAugment"].expected_uses()) > len(SPACE.operations)
-
-
 def test_an_operation_of_the_users_own(images: Any) -> None:
     def darker(batch: torch.Tensor, magnitudes: torch.Tensor, uniforms: torch.Tensor):
         return (batch.float() * (1 - magnitudes.view(-1, 1, 1, 1))).to(torch.uint8)
@@ -399,11 +394,6 @@ def test_few_images_train_a_network_for_more_epochs(images: Any) -> None:
     task = PolicySearch(as_images(images), space=SPACE, search=TINY, proxy=proxy)
     epochs = [record for record in task if isinstance(record, EpochRecord)]
     assert len(epochs) == 3  # of 100 images
-
-
-def test_a_comparison_takes_steps_enough() -> None:
-    assert trial_epochs(50_000) == trial_epochs(4000) == 20
-    assert trial_epochs(600) == 134
 
 
 def test_embedded_splits_and_networks() -> None:

@@ -13,7 +13,7 @@ from deepaa.cli.options import NOTHING, network_option, run_option
 
 if TYPE_CHECKING:
     from deepaa.runs import StopRequest
-    from deepaa.search import Cost, PolicySearch, ProvedSearch, SearchRequest
+    from deepaa.search import PolicySearch, ProvedSearch, SearchRequest
 
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"tensorboard"}
@@ -157,13 +157,13 @@ def search(
             stop=lambda: stop.requested,
         ) as opened:
             _advise(request, opened.search)
-            cost = search_cost(opened)
             if dry_run:
-                for name, text in forecast(opened, cost).items() if is_main() else ():
+                lines = forecast(opened, search_cost(opened)) if is_main() else {}
+                for name, text in lines.items():
                     typer.echo(f"{name:8} {text}")
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
-                _follow(opened, cost, folder, stop, tensorboard=tensorboard)
+                _follow(opened, folder, stop, tensorboard=tensorboard)
 
 
 def _sizes(splits: str) -> tuple[int, int, int]:
@@ -196,19 +196,20 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
-def _follow(
-    proved: ProvedSearch, cost: Cost, out: Path, stop: StopRequest, *, tensorboard: bool
-) -> None:
+def _follow(proved: ProvedSearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
     """Run the search and its contest, show records as they come, and print the result."""
     from deepaa.distributed import is_main
     from deepaa.runs import FOLDER, TensorBoardLog, notify
-    from deepaa.search import SearchProgress, cheaper
+    from deepaa.search import SearchProgress, cheaper, search_cost
 
-    notify(cost.text())
-    if (hint := cheaper(proved, cost)) is not None:
-        notify(f"hint: {hint}")
-    if not proved.is_searched:
-        notify(proved.too_few)
+    cost = None
+    if not proved.is_over:
+        cost = search_cost(proved)
+        notify(cost.text())
+        if (hint := cheaper(proved, cost)) is not None:
+            notify(f"hint: {hint}")
+        if not proved.is_searched:
+            notify(proved.too_few)
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
     progress = SearchProgress(proved, cost)
     try:

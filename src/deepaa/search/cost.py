@@ -50,7 +50,7 @@ def search_cost(proved: ProvedSearch) -> Cost:
     each = seconds_per_pass(frozen, images, labels)
     training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
     passes = search.config.passes_left(len(search.space))
-    if not proved.is_searched:
+    if not proved.is_searched or search.later_state:
         training = passes = 0
     judged = 0 if proved.config is None else proved.plan().most_passes()
     return Cost(training * each, passes * each, judged * each, 1 / each)

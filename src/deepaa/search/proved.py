@@ -51,6 +51,12 @@ class ProvedSearch:
             self.check_contest()
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run folder holds the result, which is written last."""
+        run = self.search.run
+        return run is not None and (run.folder / POLICY).exists()
+
+    @property
     def too_few(self) -> str:
         """Why nothing is searched."""
         count = len(self.search.data.labels)
