@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, TrainTest, checked, search_splits
+from deepaa.data import LabelledImages, Splits, TrainTest, checked, read_splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
 from deepaa.ops import CIFAR, IMAGENET, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
@@ -25,12 +25,12 @@ from deepaa.runs import POLICY, Run, StopAskedError, duration, part_of
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
-from deepaa.search.run_splits import SPLITS, stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
+SPLITS = "splits.json"
 ENOUGH_SECONDS = 0.3
 """Seconds of work that show the speed of a network."""
 LEAST_PASSES = 20 * 4000
@@ -100,7 +100,7 @@ class PolicySearch:
         """The splits of a run that has a state: the default sizes may have changed since."""
         if self.run is None or not self._state:
             return None
-        return stored_splits(self.run.folder, len(self.data.labels))
+        return read_splits(self.run.folder / SPLITS, len(self.data.labels))
 
     @property
     def policy(self) -> Policy:
