@@ -112,7 +112,7 @@ def step_time(
     name = model or PRESETS[preset].proxy.model or default_model(data.images, device)
     mean, std = channel_statistics(data.images)
     network = build_model(name, len(data.class_names), mean=mean, std=std)
-    _, part, validation = stratified_splits(data.labels)
+    _, part, validation, _ = stratified_splits(data.labels)
     parts = (data.images[part], data.labels[part], data.images[validation], data.labels[validation])
     search = Search(
         frozen_copy(network.to(device)),

@@ -186,7 +186,7 @@ def test_a_table_is_found_from_everywhere_and_moves_with_its_folder(folder, tmp_
     assert kept_groups("inside.csv", "pets") == "inside.csv"
     assert kept_groups("pets/inside.csv", "pets") == "inside.csv"
     assert kept_groups("scene(.)", "pets") == "scene(.)"
-    assert kept_groups(None, "pets") is None
+    assert DataSpec.from_options("pets").groups is None
     spec = DataSpec.from_options("pets", groups="pets/inside.csv")
     folder.rename(tmp_path / "moved")
     moved = replace(spec, data=str(tmp_path / "moved"))

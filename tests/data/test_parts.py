@@ -6,8 +6,7 @@ import random
 import pytest
 import torch
 
-from deepaa.data.embedded import load_embedded
-from deepaa.data.load import as_images, load_dataset
+from deepaa.data.load import as_images, load_dataset, load_embedded
 from deepaa.data.parts import (
     KEPT,
     LEAST_JUDGED,

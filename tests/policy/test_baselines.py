@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageOps
 from policy_text import loads
 from torchvision.transforms import InterpolationMode, autoaugment, functional as F, v2
 
-from deepaa.data import load_embedded
+from deepaa.data.load import load_embedded
 from deepaa.ops import kernels_c, kernels_torch
 from deepaa.ops.apply import Draw, apply_batch, pil_to_tensor, run_pil, tensor_to_pil
 from deepaa.ops.plan import plan_for, resolve

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from deepaa.data import DataSpec, load_embedded
+from deepaa.data import DataSpec
+from deepaa.data.load import load_embedded
 from deepaa.data.splits import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model

@@ -15,9 +15,17 @@ import torch
 from numpy.lib.npyio import NpzFile
 from PIL.Image import Image as PilImage
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from deepaa.data.image_file import Pixels, check_size, shown, squared, to_rgb
-from deepaa.data.splits import NoTestPartError, check_labels
+from deepaa.data.splits import (
+    LabelledImages,
+    NoTestPartError,
+    check_labels,
+    fingerprint,
+    labelled,
+)
+from deepaa.ops import check_images
 
 KEPT_SIDE = 512
 """Without a size, images that all have one size up to this side are kept as they are."""
@@ -322,3 +330,30 @@ def _class_names(dataset: Any, labels: Tensor) -> tuple[str, ...]:
         return tuple(str(c) for c in range(count))
     # torchvision's ImageNet has a tuple of synonyms for each
     return tuple(str(n[0]) if isinstance(n, (list, tuple)) and n else str(n) for n in names)
+
+
+# Images that Python code gives
+
+
+def given_images(data: object) -> LabelledImages:
+    """The images of a torch data set, or of (images, labels)."""
+    kind = type(data).__name__
+    if isinstance(data, Dataset):
+        if not hasattr(data, "__len__"):
+            raise TypeError(f"{kind} has no length; a data set that is read by number is needed")
+        return labelled(*read_items(data, kind), kind, "train")
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(
+            "data should be a source, a path, a torch Dataset, (images, labels) or (images, "
+            f"labels, groups), got {kind}"
+        )
+    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
+    check_images(images)
+    if images.shape[1] not in (1, 3):
+        shape = tuple(images.shape)
+        raise ValueError(f"images should be (N, C, H, W) with 1 or 3 channels, got {shape}")
+    if labels.shape != (len(images),):
+        raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
+    names = tuple(str(i) for i in range(check_labels(labels)))
+    labels = labels.long()
+    return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from deepaa import distributed
-from deepaa.data.groups import numbered
 from deepaa.data.image_file import Pixels, shown
 from deepaa.data.splits import LabelledImages
 
@@ -27,12 +26,12 @@ def pixel_numbers(*parts: Tensor) -> Tensor:
     """A number for each image of uint8 (N, ...), part after part: equal for the same pixels."""
     arrays = [part.contiguous().numpy().reshape(len(part), -1) for part in parts]
     looks = [_digest(row) for pixels in arrays for row in pixels[:, :: _step(pixels)]]
-    if all(_step(pixels) == 1 for pixels in arrays):
-        return torch.tensor(numbered(looks))
-    counts = Counter(looks)
-    rows = (row for pixels in arrays for row in pixels)
-    keys = [_digest(row) if counts[key] > 1 else key for key, row in zip(looks, rows, strict=True)]
-    return torch.tensor(numbered(keys))
+    if any(_step(pixels) > 1 for pixels in arrays):
+        counts, rows = Counter(looks), (row for pixels in arrays for row in pixels)
+        pairs = zip(looks, rows, strict=True)
+        looks = [_digest(row) if counts[look] > 1 else look for look, row in pairs]
+    numbers: dict[bytes, int] = {}
+    return torch.tensor([numbers.setdefault(look, len(numbers)) for look in looks])
 
 
 def _step(pixels: Pixels) -> int:

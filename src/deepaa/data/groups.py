@@ -78,12 +78,12 @@ def is_table(groups: str) -> bool:
     return Path(groups).suffix.lower() in TABLES
 
 
-def kept_groups(groups: str | None, data: str | Path | None) -> str | None:
+def kept_groups(groups: str, data: str | Path | None) -> str:
     """The same with a table's path that holds from every working folder.
 
     A table in the image folder is known by its path there, so that both can move together.
     """
-    if groups is None or not is_table(groups):
+    if not is_table(groups):
         return groups
     folder = Path(data or "").resolve()
     if data is not None and (folder / groups).is_file():

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import io
+import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from deepaa.data import arrays, splits
-from deepaa.data.embedded import EMBEDDED, read_embedded, sheet
 from deepaa.data.equal_images import warn_of_equal_images
 from deepaa.data.folder import list_images
 from deepaa.data.groups import folder_groups, given_groups, kept_groups, npz_groups
-from deepaa.data.image_file import DEFAULT_READING, Reading, check_size, shown
+from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
 from deepaa.data.parts import SearchSubset, held_out
 from deepaa.data.scan import OnBadImage, read_images, read_some
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
-from deepaa.ops import check_images
 from deepaa.runs import from_plain, to_plain
 
+EMBEDDED = "embedded"
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +94,7 @@ class DataSpec:
         """
         reading = Reading.parse(read) if read else DEFAULT_READING
         root = absolute_root(root, data)
-        groups = kept_groups(groups, data)
+        groups = groups and kept_groups(groups, data)
         return cls(absolute_source(data), root=root, reading=reading, groups=groups, **options)
 
     def load(
@@ -115,7 +120,7 @@ class DataSpec:
                 "can be given"
             )
         if self.data is None or self.data == EMBEDDED:
-            return splits.labelled(*read_embedded(split, self.size), EMBEDDED, split)
+            return splits.labelled(*_read_embedded(split, self.size), EMBEDDED, split)
         if (name := arrays.torchvision_name(self.data)) is not None:
             root = Path(self.root or "data")
             read = arrays.read_torchvision(name, split, root, self.size, download=download)
@@ -271,33 +276,10 @@ def as_images(data: object, groups: Any = None) -> LabelledImages:
     else:
         if isinstance(data, tuple | list) and len(data) == 3:
             *data, groups = data
-        found = _given_images(data)
+        found = arrays.given_images(data)
     if groups is None:
         return found
     return found._replace(groups=given_groups(groups, len(found.labels), "groups"))
-
-
-def _given_images(data: object) -> LabelledImages:
-    kind = type(data).__name__
-    if isinstance(data, Dataset):
-        if not hasattr(data, "__len__"):
-            raise TypeError(f"{kind} has no length; a data set that is read by number is needed")
-        return splits.labelled(*arrays.read_items(data, kind), kind, "train")
-    if not isinstance(data, tuple | list) or len(data) != 2:
-        raise TypeError(
-            "data should be a source, a path, a torch Dataset, (images, labels) or (images, "
-            f"labels, groups), got {kind}"
-        )
-    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
-    check_images(images)
-    if images.shape[1] not in (1, 3):
-        shape = tuple(images.shape)
-        raise ValueError(f"images should be (N, C, H, W) with 1 or 3 channels, got {shape}")
-    if labels.shape != (len(images),):
-        raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
-    names = tuple(str(i) for i in range(splits.check_labels(labels)))
-    labels = labels.long()
-    return LabelledImages(images, labels, names, "tensors", splits.fingerprint(images, labels))
 
 
 def _unknown(source: str) -> Exception:
@@ -330,9 +312,70 @@ def load_images(
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
     if source is None:
-        found = arrays.stacked(sheet("train")[:limit], size, EMBEDDED)
+        found = arrays.stacked(_sheet("train")[:limit], size, EMBEDDED)
     elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
         found = arrays.stacked(arrays.some_of_npz(path, limit), size, str(path))
     else:
         found = read_some(path, limit, size)
     return torch.from_numpy(found)
+
+
+# The embedded images
+
+
+class EmbeddedData(NamedTuple):
+    """A class-balanced part of CIFAR-10 (Krizhevsky, 2009) that comes with the package."""
+
+    train_images: Tensor
+    """uint8 (4000, 3, 32, 32)."""
+    train_labels: Tensor
+    """int64 (4000,)."""
+    test_images: Tensor
+    """uint8 (1000, 3, 32, 32)."""
+    test_labels: Tensor
+    """int64 (1000,)."""
+    class_names: tuple[str, ...]
+
+
+def load_embedded() -> EmbeddedData:
+    """The first 400 training and 100 test images of each class of CIFAR-10, in the official order.
+
+    Classes take turns (image i has class i % 10), so the first n images are balanced for every n.
+    The tensors are the caller's own: writing to them changes nothing for the next caller.
+    """
+    train, labels, names = _read_embedded("train")
+    test, test_labels, _ = _read_embedded("test")
+    return EmbeddedData(torch.from_numpy(train), labels, torch.from_numpy(test), test_labels, names)
+
+
+def embedded_is_intact() -> bool:
+    """Whether the embedded images decode to the pixels they were made from (by checksum)."""
+    description = json.loads(_resource("cifar10.json"))
+    return all(
+        hashlib.sha256(_sheet(part).tobytes()).hexdigest() == description[part]["sha256"]
+        for part in ("train", "test")
+    )
+
+
+def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
+    description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
+    if size is not None:
+        pixels = arrays.stacked(pixels, size, EMBEDDED)
+    else:
+        pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+    labels = torch.tensor(description[split]["labels"], dtype=torch.int64)
+    return pixels, labels, tuple(description["class_names"])
+
+
+@cache  # decoding takes a tenth of a second
+def _sheet(part: str) -> Pixels:
+    """The images (N, 32, 32, 3) of "train" or "test", which are stored as the tiles of one."""
+    with Image.open(io.BytesIO(_resource(f"cifar10_{part}.webp"))) as sheet:
+        columns = sheet.width // 32
+        pixels = np.asarray(sheet.convert("RGB"))
+    tiles = pixels.reshape(-1, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
+    return np.ascontiguousarray(tiles).reshape(-1, 32, 32, 3)
+
+
+def _resource(name: str) -> bytes:
+    return resources.files("deepaa.data").joinpath("cifar10", name).read_bytes()

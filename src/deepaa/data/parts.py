@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -32,6 +33,7 @@ from deepaa.data.splits import (
     without_images,
 )
 from deepaa.data.whole_groups import divide_groups, groups_of_classes
+from deepaa.runs import RunError, read_json
 
 LEAST_JUDGED = 2_000
 """Of fewer images none are set aside to judge: folds over all of them judge better."""
@@ -184,6 +186,24 @@ def _grouped_splits(
             )
     found = members(labels, seed, len(names))
     return [interleaved([each[part[each] == k] for each in found]) for k in range(3)]
+
+
+def read_splits(path: Path, images: int) -> Splits | None:
+    """The splits of so many images in the file of a run; None where there is no such file.
+
+    Runs of the first versions have no judge.
+    """
+    if not path.exists():
+        return None
+    try:
+        parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
+        kept = Splits(**parts)
+        used = torch.cat(kept).bincount(minlength=images)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
+    if len(used) > images or int(used.max()) > 1:
+        raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
+    return kept
 
 
 class Chosen(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa import distributed
-from deepaa.data import LabelledImages, Splits, search_splits
+from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
@@ -22,12 +22,12 @@ from deepaa.runs import Run, StopAskedError, part_of
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
-from deepaa.search.run_splits import SPLITS, stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
+SPLITS = "splits.json"
 FOUND_FILE = "found.json"
 """What the search found, whatever the contest behind it makes of it."""
 
@@ -99,7 +99,7 @@ class PolicySearch:
         """The splits of a run that has a state: the default sizes may have changed since."""
         if self.run is None or not (self._state or self.later_state):
             return None
-        return stored_splits(self.run.folder, len(self.data.labels))
+        return read_splits(self.run.folder / SPLITS, len(self.data.labels))
 
     @property
     def policy(self) -> Policy:

@@ -17,7 +17,14 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, LabelledImages, SearchSubset, absolute_source, as_images
+from deepaa.data import (
+    DataSpec,
+    LabelledImages,
+    SearchSubset,
+    absolute_source,
+    as_images,
+    read_splits,
+)
 from deepaa.models import is_large, load_model, state_hash
 from deepaa.ops import Space, import_operations
 from deepaa.policy import Policy
@@ -31,10 +38,9 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.policy_search import PolicySearch, Record
+from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
-from deepaa.search.run_splits import stored_splits
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
 
 KIND = "search"
@@ -165,7 +171,7 @@ def open_search(
         network = load_model(settings.proxy.model, images.images, classes, seed, request.weights)
     splits = run = None
     if out is not None and dry_run:
-        splits = stored_splits(Path(out), len(images.labels)) if resume else None
+        splits = read_splits(Path(out) / SPLITS, len(images.labels)) if resume else None
     elif out is not None:
         run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
