@@ -15,6 +15,7 @@ from PIL import Image
 from deepaa.ops.space import CIFAR, Operation, Table
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries, plot_comparison
+from deepaa.report.dots import plot_accuracy
 from deepaa.report.drawing import (
     COLOURS,
     MARGIN,
@@ -29,7 +30,6 @@ from deepaa.report.drawing import (
     save_figures,
     standalone_svg,
 )
-from deepaa.report.dots import plot_accuracy
 from deepaa.report.figures import (
     CELL,
     FULL,

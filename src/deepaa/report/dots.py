@@ -244,6 +244,7 @@ def _candidate_lines(view: ContestView, width: int, *, ascii_only: bool) -> Iter
     most = min(NAME, width - 2 - columns - 2 - gap)
     names = min(max(len(each.title) for each in trained), most)
     room = min(BAR, width - 2 - names - columns - 2 - gap - 2)
+    room = room if room >= LEAST_BAR else 0
     lengths = "".join(f"{f'{length} ep.':>8}" for length in view.lengths)
     yield RichText(f"  {'':{names}}{lengths}", style="dim")
     for number, (heading, candidates) in enumerate(_groups(view)):
@@ -281,9 +282,9 @@ def _gap(view: ContestView, candidate: Candidate, *, ascii_only: bool) -> str:
 
 
 def text_bar(candidate: Candidate, ends: Points, room: int, *, ascii_only: bool = False) -> str:
-    """A dot with whiskers in `room` columns, over a mark at 0; nothing where that is too little."""
+    """A dot with whiskers in `room` columns, over a mark at 0."""
     last = candidate.last
-    if room < LEAST_BAR or last is None or last.points is None:
+    if not room or last is None or last.points is None:
         return ""
     zero, line, crossed, start, end, dot, less, more = ":-+||o<>" if ascii_only else "┊─┼├┤●<>"
 
