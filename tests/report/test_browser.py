@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from contests import HARMS, HELPS, PROTECTED, contest
+from contest_files import HARMS, HELPS, PROTECTED, contest
 from PIL import Image
 
 from deepaa import load_policy

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from contests import FLIP, HARMS, HELPS, PROTECTED, contest
+from contest_files import FLIP, HARMS, HELPS, PROTECTED, contest
 
 from deepaa.report.contest import (
     BEYOND,
@@ -27,6 +27,7 @@ from deepaa.report.contest import (
     progress_text,
     protected_texts,
     scale,
+    untestable_text,
 )
 from deepaa.report.dots import contest_lines, plot_contest
 from deepaa.report.drawing import inline_svg
@@ -119,6 +120,7 @@ def test_intervals_are_two_sided_95_percent_in_points() -> None:
     found = Rung(4, 1, 0.5, 0.02, 0.01)
     assert found.points == 2.0
     assert found.interval == pytest.approx((2 - 1.96, 2 + 1.96))
+    assert found._replace(error=0.9).interval == (-100.0, 100.0)  # no accuracy differs by more
     assert found._replace(error=None).interval is None
     assert found._replace(difference=None).interval is None
     assert found._replace(difference=None).points is None
@@ -188,11 +190,15 @@ def test_candidates_that_left_stand_behind_those_that_go_on() -> None:
         (["candidates", 0, "rungs", 0, "accuracy"], 1.5, "rungs 1, accuracy: expected a number"),
         (["candidates", 0, "rungs", 0, "accuracy"], math.nan, "a number from 0 to 1, got nan"),
         (["candidates", 0, "rungs", 0, "accuracy"], True, "a number from 0 to 1, got True"),
-        (["candidates", 0, "rungs", 0, "error"], 10**400, "error: expected a number from 0 to 1"),
+        (
+            ["candidates", 0, "rungs", 0, "error"],
+            10**400,
+            "error: expected a number from 0",
+        ),
         (["candidates", 1, "rungs", 1, "length"], 4, "candidates 2, rungs: expected a length once"),
         (["pick", "winner"], "who", "pick, winner: expected the name of a candidate, got 'who'"),
         (["pick", "extrapolated"], 1, "pick, extrapolated: expected true or false, got 1"),
-        (["proof", "low"], "0", "proof, low: expected a number from -1 to 1, got '0'"),
+        (["proof", "low"], "0", "proof, low: expected a number from -1000 to 1000, got '0'"),
         (["protected", 0, "share"], None, "protected 1, share: expected a number from 0 to 1"),
     ],
 )
@@ -321,12 +327,22 @@ def test_progress() -> None:
 def test_protected_classes() -> None:
     turned = {"operation": "rotate", "from": "6", "to": "9", "share": 0.5, "before": 0.0}
     turned |= {"images": 1}
-    rows = [{**turned, "magnitude": m} for m in (150.0, -150.0)]
+    rows = [{**turned, "magnitude": m} for m in (150.0, -150.0)]  # both sides, one pair
     view = contest_table(changed("protected", to=[*PROTECTED, *rows]))
     assert protected_texts(view) == [
         "flip: 'turn left' becomes 'turn right' (91 % of 60 images); and 1 other pair of classes",
-        "rotate -150, 150: '6' becomes '9' (50 % of 1 image)",
+        "rotate from 150 on: '6' becomes '9' (50 % of 1 image)",
     ]
+    few = {**SMALL, "protected": [], "untestable": list("abcdefg")}
+    view = contest_table(few)
+    assert untestable_text(view) == (
+        "Whether operations change these classes cannot be tested on so few images: "
+        "'a', 'b', 'c', 'd', 'e' and 2 more."
+    )
+    assert "so few images" in make_page(Subject("x", "finished", None, contest=view))
+    lines = " ".join(line.plain for line in contest_lines(view))
+    assert "'d', 'e' and 2 more." in lines
+    assert untestable_text(contest_table(SMALL)) == ""
 
 
 def test_the_scale_holds_the_last_rung_and_not_every_failure() -> None:

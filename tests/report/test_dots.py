@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contests import HARMS, HELPS, PROTECTED, Contestant, contest
+from contest_files import HARMS, HELPS, PROTECTED, Contestant, contest
 
 from deepaa.report.contest import Candidate, ContestView, Rung, contest_table, scale
 from deepaa.report.dots import (
@@ -82,7 +82,7 @@ def test_a_contest_is_drawn_around_its_reference() -> None:
             assert dot.colour == side, each.title
     assert {found[name].colour for name in ("found", "found, strength 0.5")} == {"accent", "colour"}
     assert texts(drawing, 11) == [
-        *("proved, on images and seeds that did not choose", "after 16 epochs"),
+        *("on images and seeds that did not choose", "after 16 epochs"),
         "left after 4 epochs",
     ]
     assert not [m for m in drawing.marks if isinstance(m, Rect)]  # no bars

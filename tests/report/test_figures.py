@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from contests import HARMS, contest
+from contest_files import HARMS, contest
 from PIL import Image
 
 from deepaa.ops.space import CIFAR, Operation, Table

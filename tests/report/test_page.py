@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 import torch
 from blobs import blobs
-from contests import HARMS, HELPS, PROTECTED, contest
+from contest_files import HARMS, HELPS, PROTECTED, contest
 from PIL import Image
 
 import deepaa

@@ -19,6 +19,8 @@ MOST, LONGEST = 2000, 400
 """Entries of a list and characters of a text that are shown; a contest has far fewer."""
 BEYOND = 0.4
 """How far a scale goes beyond the candidates of the last rung, in spans of theirs."""
+WIDE = 1000.0
+"""Errors of very few images may be larger than any difference can be."""
 Points = tuple[float, float]
 """Both ends of an interval, in points of accuracy."""
 
@@ -49,7 +51,8 @@ class Rung(NamedTuple):
         if self.difference is None or self.error is None:
             return None
         half = DEVIATIONS * self.error
-        return 100 * (self.difference - half), 100 * (self.difference + half)
+        low, high = max(-1.0, self.difference - half), min(1.0, self.difference + half)
+        return 100 * low, 100 * high
 
 
 class Candidate(NamedTuple):
@@ -82,6 +85,7 @@ class Protected(NamedTuple):
 
     operation: str
     magnitude: float | None
+    """The weakest at which that happens; None for an operation without magnitudes."""
     before: float
     """The share of the class's images that are taken for the other class as they are."""
     share: float
@@ -129,6 +133,8 @@ class ContestView(NamedTuple):
     """Those that came furthest first, and among them those that are furthest ahead."""
     proof: Proof | None
     protected: tuple[Protected, ...]
+    untestable: tuple[str, ...] = ()
+    """Classes of which nobody can tell whether an operation turns them into others."""
     extrapolated: bool = False
     """Whether the winner was chosen for what it will be after more epochs than were trained."""
 
@@ -171,6 +177,7 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         for each in candidates
     ]
     target = whole.optional("target_epochs")
+    untestable = whole.optional("untestable") if "untestable" in document else None
     said = whole.optional("sentence")
     return ContestView(
         "finished" if is_over else "running",
@@ -188,6 +195,7 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         tuple(sorted(marked, key=_rank)),
         None if proof is None else _proof(proof, {each.name: each.title for each in candidates}),
         tuple(_protected(part) for part in whole.part("protected").items()),
+        tuple(each.text() for each in untestable.items()) if untestable else (),
         pick is not None and pick.part("extrapolated").flag(),
     )
 
@@ -224,7 +232,7 @@ def _rung(part: _Part) -> Rung:
         len(part.part("seeds").items()),
         part.part("accuracy").number(0, 1),
         difference.number(-1, 1) if difference else None,
-        error.number(0, 1) if error else None,
+        error.number(0, WIDE) if error else None,
     )
 
 
@@ -243,7 +251,9 @@ def _protected(part: _Part) -> Protected:
 
 def _proof(part: _Part, titles: Mapping[str, str]) -> Proof:
     winner, reference = (titles[part.part(n).one_of(*titles)] for n in ("winner", "reference"))
-    mean, low, high = (100 * part.part(name).number(-1, 1) for name in ("mean", "low", "high"))
+    ends = (part.part(name).number(-WIDE, WIDE) for name in ("low", "high"))
+    low, high = (100 * min(max(end, -1.0), 1.0) for end in ends)
+    mean = 100 * part.part("mean").number(-1, 1)
     images, seeds = (part.part(name).whole() for name in ("images", "seeds"))
     return Proof(winner, reference, mean, low, high, images, seeds)
 
@@ -355,14 +365,21 @@ def protected_texts(view: ContestView) -> list[str]:
     for operation, group in groupby(rows, key=lambda row: row.operation):
         same = sorted(group, key=lambda row: -row.share)
         worst, others = same[0], len({(row.source, row.target) for row in same}) - 1
-        magnitudes = sorted({row.magnitude for row in same if row.magnitude is not None})
-        levels = f" {', '.join(f'{m:.4g}' for m in magnitudes)}" if magnitudes else ""
+        weakest = "" if worst.magnitude is None else f" from {worst.magnitude:.4g} on"
         more = f"; and {plural(others, 'other pair')} of classes" if others else ""
         found.append(
-            f"{operation}{levels}: {worst.source!r} becomes {worst.target!r} "
+            f"{operation}{weakest}: {worst.source!r} becomes {worst.target!r} "
             f"({100 * worst.share:.0f} % of {plural(worst.images, 'image')}){more}"
         )
     return found
+
+
+def untestable_text(view: ContestView) -> str:
+    """The classes that could not be protected, if there are any."""
+    names, more = view.untestable, len(view.untestable) - 5
+    listed = ", ".join(map(repr, names[:5])) + (f" and {more:,} more" if more > 0 else "")
+    few = "Whether operations change these classes cannot be tested on so few images"
+    return f"{few}: {listed}." if names else ""
 
 
 def scale(view: ContestView) -> Points:

@@ -22,6 +22,7 @@ from deepaa.report.contest import (
     progress_text,
     protected_texts,
     scale,
+    untestable_text,
 )
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Text
 from deepaa.report.figures import accuracy_interval, padded, ticks
@@ -85,7 +86,7 @@ def plot_contest(view: ContestView) -> Drawing | None:
         proof, ends = view.proof, (view.proof.low, view.proof.high)
         text = f"{points_text(proof.mean, view.digits)} ({interval_text(ends, view.digits)})"
         row = DotRow(proof.winner, text, proof.mean, ends, "accent", bold=True, shape="square")
-        groups.append(("proved, on images and seeds that did not choose", [row]))
+        groups.append(("on images and seeds that did not choose", [row]))
     for heading, candidates in _groups(view):
         if candidates[0].rungs:
             groups.append((heading, [_contest_row(view, each) for each in candidates]))
@@ -224,10 +225,13 @@ def contest_lines(
         yield from _candidate_lines(view, width, ascii_only=ascii_only)
     if waiting := [each.title for each in view.candidates if not each.rungs]:
         yield from wrapped(f"not trained yet: {'; '.join(waiting)}", "  ", "dim")
-    if view.protected:
+    if protected := protected_texts(view):
         yield RichText("\nLeft out, for they turn a class into another:")
-        for text in protected_texts(view):
+        for text in protected:
             yield from wrapped(f"  {text}", "    ")
+    if view.untestable:
+        yield RichText()
+        yield from wrapped(untestable_text(view), style="dim")
     yield RichText()
     if view.proof is not None:
         who = f"{plural(view.proof.images, 'image')} and {plural(view.proof.seeds, 'seed')}"
