@@ -215,7 +215,7 @@ def test_what_is_wrong_is_told_in_one_line(path: list[Any], value: Any, message:
 def test_a_missing_key_is_named() -> None:
     document = copy.deepcopy(SMALL)
     del document["candidates"][2]["rungs"][0]["accuracy"]
-    with pytest.raises(ValueError, match=r"^contest\.json: candidates 3, rungs 1, accuracy is mis"):
+    with pytest.raises(ValueError, match=r"^contest\.json: candidates 3, rungs 1: accuracy is mis"):
         contest_table(document)
     with pytest.raises(ValueError, match="format is missing"):
         contest_table({})

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from deepaa.report.checked import Part
 from deepaa.report.policy_tables import plural
 from deepaa.runs import CONTEST
 
 FORMAT = 1
 DEVIATIONS = 1.96
 """Standard errors to either side of an interval of 95 %."""
-MOST, LONGEST = 2000, 400
-"""Entries of a list and characters of a text that are shown; a contest has far fewer."""
 BEYOND = 0.4
 """How far a scale goes beyond the candidates of the last rung, in spans of theirs."""
 WIDE = 1000.0
@@ -158,7 +157,7 @@ class ContestView(NamedTuple):
 
 def contest_table(document: Mapping[str, Any]) -> ContestView:
     """The table of a `contest.json`; ValueError in one line where that is damaged."""
-    whole = _Part(document, "")
+    whole = Part(document, CONTEST)
     if (found := whole.part("format").whole()) != FORMAT:
         raise ValueError(f"{CONTEST}: format {found}; this version of deepaa reads {FORMAT} only")
     about = whole.part("data")
@@ -208,7 +207,7 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
     return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
 
 
-def _candidate(part: _Part) -> Candidate:
+def _candidate(part: Part) -> Candidate:
     left = part.optional("left_after")
     rungs = sorted(map(_rung, part.part("rungs").items()))
     lengths = [rung.length for rung in rungs]
@@ -225,7 +224,7 @@ def _candidate(part: _Part) -> Candidate:
     )
 
 
-def _rung(part: _Part) -> Rung:
+def _rung(part: Part) -> Rung:
     difference, error = part.optional("difference"), part.optional("error")
     return Rung(
         part.part("length").whole(),
@@ -236,7 +235,7 @@ def _rung(part: _Part) -> Rung:
     )
 
 
-def _protected(part: _Part) -> Protected:
+def _protected(part: Part) -> Protected:
     magnitude = part.optional("magnitude")
     return Protected(
         part.part("operation").text(),
@@ -249,7 +248,7 @@ def _protected(part: _Part) -> Protected:
     )
 
 
-def _proof(part: _Part, titles: Mapping[str, str]) -> Proof:
+def _proof(part: Part, titles: Mapping[str, str]) -> Proof:
     winner, reference = (titles[part.part(n).one_of(*titles)] for n in ("winner", "reference"))
     ends = (part.part(name).number(-WIDE, WIDE) for name in ("low", "high"))
     low, high = (100 * min(max(end, -1.0), 1.0) for end in ends)
@@ -258,70 +257,9 @@ def _proof(part: _Part, titles: Mapping[str, str]) -> Proof:
     return Proof(winner, reference, mean, low, high, images, seeds)
 
 
-def _whole_or_none(part: _Part, name: str) -> int | None:
+def _whole_or_none(part: Part, name: str) -> int | None:
     found = part.optional(name)
     return found.whole() if found else None
-
-
-class _Part(NamedTuple):
-    """A piece of the document and where it stands."""
-
-    value: Any
-    place: str
-
-    def wrong(self, expected: str) -> ValueError:
-        kinds = {dict: "an object", list: "a list", type(None): "null"}
-        got = kinds.get(type(self.value)) or f"{self.value!r:.60}"
-        place = f"{self.place}: " if self.place else ""
-        return ValueError(f"{CONTEST}: {place}expected {expected}, got {got}")
-
-    def part(self, name: str) -> _Part:
-        if not isinstance(self.value, Mapping):
-            raise self.wrong("an object")
-        place = f"{self.place}, {name}" if self.place else name
-        if name not in self.value:
-            raise ValueError(f"{CONTEST}: {place} is missing")
-        return _Part(self.value[name], place)
-
-    def optional(self, name: str) -> _Part | None:
-        found = self.part(name)
-        return None if found.value is None else found
-
-    def items(self) -> list[_Part]:
-        if not isinstance(self.value, list | tuple):
-            raise self.wrong("a list")
-        if len(self.value) > MOST:
-            length = len(self.value)
-            raise ValueError(f"{CONTEST}: {self.place}: {length:,} entries; at most {MOST:,}")
-        return [_Part(each, f"{self.place} {i}") for i, each in enumerate(self.value, start=1)]
-
-    def text(self) -> str:
-        """A text without what a terminal or a page would obey."""
-        if not isinstance(self.value, str) or len(self.value) > LONGEST:
-            raise self.wrong(f"text of at most {LONGEST} characters")
-        return " ".join("".join(c if c.isprintable() else " " for c in self.value).split())
-
-    def one_of(self, *choices: str) -> str:
-        if not isinstance(self.value, str) or self.text() not in choices:
-            shown = ", ".join(choices) if len(choices) <= 4 else "the name of a candidate"
-            raise self.wrong(f"one of {shown}" if len(choices) <= 4 else shown)
-        return self.text()
-
-    def number(self, low: float, high: float) -> float:
-        is_number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        if not is_number or not low <= self.value <= high:
-            raise self.wrong(f"a number from {low:g} to {high:g}")
-        return float(self.value)
-
-    def whole(self) -> int:
-        if type(self.value) is not int or not 0 <= self.value <= 10**12:
-            raise self.wrong("a whole number from 0")
-        return self.value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong("true or false")
-        return self.value
 
 
 # Words

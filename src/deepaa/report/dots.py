@@ -35,7 +35,7 @@ EDGE = 8.0
 """Room for half a number of the axis at both ends."""
 LABEL, NAME = 34, 30
 """Characters of a label in a figure and of a name in a terminal; longer ones are cut."""
-BAR, LEAST_BAR = 30, 16
+BAR, LEAST_BAR = 30, 12
 """Columns of a terminal for dots at most, and at least: below that they tell nothing."""
 
 
