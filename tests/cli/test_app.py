@@ -176,6 +176,19 @@ def test_show_numbers(command):
     assert "1.714" in out  # 2 * 12 / 14
 
 
+def test_show_takes_a_run_for_its_policy(command):
+    Path("run").mkdir()
+    Policy.uniform(CIFAR.only("rotate"), 2).save("run/policy.json")
+    _, before, _ = command("show", "run")
+    assert "2 layers" in before
+    Policy.uniform(CIFAR.only("flip"), 3).save("run/found.json")
+    _, out, _ = command("show", "run")
+    assert out == f"{before}\nwhat the search itself found: deepaa show run/found.json\n"
+    _, out, _ = command("show", "run/found.json")
+    assert "3 layers" in out
+    assert "itself found" not in out
+
+
 def test_show_json_is_json_alone(command):
     code, out, err = command("show", "deepta", "--json", "--top", "18")
     assert code == 0

@@ -639,6 +639,17 @@ def test_policies_with_own_operations_are_trained(command: Any, folder: Path) ->
 
 
 @pytest.mark.slow
+def test_the_winner_and_what_was_found_get_a_folder_each(command: Any, folder: Path) -> None:
+    (folder / "search").mkdir()
+    for name in ("policy", "found"):
+        assert cli.run(["convert", "crop-flip", f"search/{name}.json"]) == 0
+    both = ("--policy", "search/policy.json", "--policy", "search/found.json")
+    code, _, err = command(*TINY, *both, "--out", "all")
+    assert code == 0, err
+    folders = sorted(p.name for p in (folder / "all").iterdir() if p.is_dir())
+    assert folders == ["search", "search-found"]
+
+
 def test_several_policies_get_a_folder_each_and_one_table(command: Any, folder: Path) -> None:
     assert cli.run(["convert", "crop-flip-cutout", "mine.json"]) == 0
     several = ("--policy", "none", "--policy", "randaugment:n=1,m=3", "--policy", "mine.json")

@@ -90,7 +90,8 @@ def test_a_reference_is_taken_apart() -> None:
         assert parse_policy_ref(name).is_name
     for path in ("deepta.json", "./deepta", "x/deepta", Path("deepta")):
         assert not parse_policy_ref(path).is_name
-    assert parse_policy_ref("a/b/policy.json").label == "b/policy.json"
+    for name in ("b/policy.json", "b/found.json"):
+        assert parse_policy_ref(f"a/{name}").label == name
     with pytest.raises(PolicyFileError, match="deepaa-simple is given twice"):
         parse_policy_ref("deepaa-simple:deepaa-simple:deepta")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -16,12 +17,17 @@ from typing import Any
 
 import pytest
 import torch
+from contest_files import HARMS, HELPS, PROTECTED, contest
 from PIL import Image
 
+from deepaa import load_policy
+from deepaa.data import load_images
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries
+from deepaa.report.contest import contest_table
 from deepaa.report.page import Options, comparison_page, make_figures, make_page
+from deepaa.report.pictures import transformation_rows
 from deepaa.report.subject import Subject
 from deepaa.runs import write_file
 from deepaa.train.results import SeedResult
@@ -203,10 +209,22 @@ def _subject() -> Subject:
     )  # fmt: skip
 
 
+def _contest(how: str = "helps") -> Subject:
+    """A run whose contest was won by another policy than was found, or is not over."""
+    subject = _subject()
+    if how == "going":
+        view = contest_table(contest(done=14))
+        return subject._replace(status="contest running", contest=view)
+    harms = how == "harms"
+    view = contest_table(contest(HARMS if harms else HELPS, protected=PROTECTED))
+    winner = load_policy("none" if harms else "trivialaugment")
+    return subject._replace(contest=view, policy=winner, found=subject.policy)
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report with space.html"
-    path.write_text(make_page(_subject(), _results()), "utf-8")
+    path.write_text(make_page(_contest(), _results()), "utf-8")
     return path
 
 
@@ -217,10 +235,10 @@ def test_opens_without_complaints_and_without_network(browser: Browser, page: Pa
 
 
 def test_every_figure_is_there_and_has_a_size(browser: Browser, page: Path) -> None:
-    wanted = [drawing.name for drawing in make_figures(_subject(), _results())]
+    wanted = [drawing.name for drawing in make_figures(_contest(), _results())]
     assert len(wanted) == len(set(wanted)) > 15
     seen: set[str] = set()
-    for tab in ("policy", "search", "examples", "accuracy", "use"):
+    for tab in ("contest", "policy", "found", "search", "examples", "accuracy", "use"):
         browser.open(page, f"#{tab}")
         seen |= set(
             browser.js(
@@ -232,7 +250,9 @@ def test_every_figure_is_there_and_has_a_size(browser: Browser, page: Path) -> N
     assert seen == {*wanted, "layer-by-layer", "transformations"}
     broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).length"
     assert browser.js(broken) == 0
-    assert browser.js("document.images.length") == 6 * 4 + 4 * 8
+    winner = load_policy("trivialaugment")
+    rows = 1 + winner.depth, len(transformation_rows(load_images(None, 1), winner))
+    assert browser.js("document.images.length") == 6 * rows[0] + 4 * rows[1]
 
 
 def test_a_comparison_opens_and_sorts_too(browser: Browser, tmp_path: Path) -> None:
@@ -259,11 +279,11 @@ def _open_panels(browser: Browser) -> list[str]:
 
 
 def test_tabs_by_keyboard(browser: Browser, page: Path) -> None:
-    browser.open(page, "#policy")
+    browser.open(page)
     browser.press("Tab")  # the switch of colours
     assert browser.js("document.activeElement.id") == "theme"
     browser.press("Tab")
-    assert browser.js("document.activeElement.id") == "tab-policy"
+    assert browser.js("document.activeElement.id") == "tab-contest"
     visited = []
     for key in ("ArrowRight", "ArrowRight", "End", "ArrowRight", "ArrowLeft", "Home"):
         browser.press(key)
@@ -271,16 +291,16 @@ def test_tabs_by_keyboard(browser: Browser, page: Path) -> None:
         assert browser.js("document.activeElement.id") == f"tab-{panel}"
         assert browser.js("location.hash") == f"#{panel}"
         visited.append(panel)
-    assert visited == ["search", "examples", "use", "policy", "use", "policy"]
+    assert visited == ["policy", "found", "use", "contest", "use", "contest"]
     selected = "[...document.querySelectorAll('[aria-selected=true]')].map(t => t.id)"
-    assert browser.js(selected) == ["tab-policy"]
+    assert browser.js(selected) == ["tab-contest"]
     browser.press("Tab")  # one stop for all tabs, then the open part
-    assert browser.js("document.activeElement.id") == "panel-policy"
+    assert browser.js("document.activeElement.id") == "panel-contest"
 
 
 def test_sorting_by_keyboard(browser: Browser, page: Path) -> None:
-    browser.open(page, "#policy")
-    table = "document.querySelector('[data-table=uses]')"
+    browser.open(page, "#found")
+    table = "document.querySelector('#panel-found [data-table=uses]')"
     column = f"[...{table}.tBodies[0].rows].map(r => r.cells[2].dataset.value * 1)"
     heads = f"[...{table}.tHead.rows[0].cells].map(c => c.ariaSort)"
     assert browser.js(heads) == ["none"] * 4
@@ -319,7 +339,74 @@ def test_colours_follow_the_system_and_the_switch(browser: Browser, page: Path) 
     assert browser.js(colour) == light
 
 
-@pytest.mark.parametrize("tab", ["policy", "search", "examples", "accuracy", "use"])
+def test_the_contest_is_what_a_reader_sees_first(browser: Browser, page: Path) -> None:
+    browser.window(390, 844)
+    browser.open(page)
+    assert _open_panels(browser) == ["contest"]
+    bottom = "document.querySelector('{}').getBoundingClientRect().{}"
+    assert browser.js(bottom.format(".open .headline", "bottom")) < 400
+    assert browser.js(bottom.format("[data-figure=contest]", "top")) < 700  # without scrolling
+    size = "parseFloat(getComputedStyle(document.querySelector('.headline')).fontSize)"
+    assert browser.js(size) > 19
+    browser.window(1280)
+    table = "document.querySelector('[data-table=contest]')"
+    assert browser.js(f"{table}.getBoundingClientRect().right <= innerWidth")
+    scroll = f"{table}.parentElement"
+    assert browser.js(f"{scroll}.scrollWidth <= {scroll}.clientWidth")  # nothing is hidden
+    head = f"{table}.tHead.rows[0].cells[3]"
+    browser.js(f"{head}.querySelector('button').click()")
+    gaps = browser.js(f"[...{table}.tBodies[0].rows].map(r => r.cells[3].dataset.value * 1)")
+    assert gaps == sorted(gaps, reverse=True)
+    assert len(gaps) == len(HELPS)
+    browser.window(1000)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_dots_of_a_contest_can_be_told_from_the_paper(
+    browser: Browser, page: Path, dark: bool
+) -> None:
+    browser.open(page)
+    browser.js("localStorage.clear()")
+    browser.window(1000, dark=dark)
+    colours = browser.js(
+        "[...document.querySelectorAll('[data-figure=contest] circle')]"
+        ".map(e => getComputedStyle(e).stroke)"
+    )
+    paper = browser.js("getComputedStyle(document.body).backgroundColor")
+    assert len(set(colours)) == 4  # ahead, behind, neither, the reference
+    for colour in colours:
+        assert _contrast(colour, paper) > 3, (colour, paper)
+    browser.window(1000)
+
+
+def _contrast(one: str, other: str) -> float:
+    """The ratio of WCAG: at least 3 for parts of figures."""
+
+    def light(colour: str) -> float:
+        parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+        linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05
+
+    low, high = sorted((light(one), light(other)))
+    return high / low
+
+
+@pytest.mark.parametrize("how", ["going", "harms"])
+def test_other_contests_fit_a_phone_too(browser: Browser, tmp_path: Path, how: str) -> None:
+    path = tmp_path / f"{how}.html"
+    path.write_text(make_page(_contest(how)), "utf-8")
+    browser.window(390, 844)
+    for tab in ("contest", "policy"):
+        browser.open(path, f"#{tab}")
+        assert _open_panels(browser) == [tab]
+        assert browser.js("document.documentElement.scrollWidth") <= 390
+        assert browser.complaints() == []
+    browser.window(1000)
+
+
+@pytest.mark.parametrize(
+    "tab", ["contest", "policy", "found", "search", "examples", "accuracy", "use"]
+)
 def test_a_phone_need_not_scroll_sideways(browser: Browser, page: Path, tab: str) -> None:
     browser.window(390, 844)
     browser.open(page, f"#{tab}")

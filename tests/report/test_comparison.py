@@ -166,6 +166,28 @@ def test_labels_tell_policies_apart(tmp_path: Path) -> None:
     assert found == ["x/policy.json", "deepaa-simple:x/policy.json", "deepta (1)", "deepta (2)"]
 
 
+def test_the_folder_of_a_run_means_what_its_search_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    load_policy("trivialaugment").save(run / "policy.json")
+    (before,) = load_entries([str(run)])
+    assert (before.label, before.policy.depth) == ("run", 1)  # a run of old has one policy alone
+    A.save(run / "found.json")
+    sources = [str(run), run, str(run / "policy.json"), f"deepaa-simple:{run}"]
+    entries = load_entries(sources)
+    assert [entry.label for entry in entries] == [
+        *(f"{run}/found.json (1)", f"{run}/found.json (2)", "run/policy.json"),
+        "deepaa-simple:run/found.json",
+    ]
+    assert entries[0].policy.equals(A)
+    assert entries[1].policy.equals(A)
+    assert entries[2].policy.equals(before.policy)
+    (simple,) = load_entries([f"deepaa-simple:{run / 'found.json'}"])
+    assert entries[3].policy.equals(simple.policy)
+    with pytest.raises(ValueError, match="File name too long"):
+        load_entries(["x" * 300])
+
+
 # Figures
 
 

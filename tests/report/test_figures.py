@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from contest_files import HARMS, contest
 from PIL import Image
 
 from deepaa.ops.space import CIFAR, Operation, Table
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.comparison import compare_policies, load_entries, plot_comparison
-from deepaa.report.dots import plot_accuracy
+from deepaa.report.contest import contest_table
+from deepaa.report.dots import plot_accuracy, plot_contest
 from deepaa.report.drawing import (
     COLOURS,
     MARGIN,
@@ -83,6 +85,13 @@ def spread(policy: Policy) -> list[Drawing]:
     return [plot_magnitudes(row) for row in operation_table(policy) if row.is_spread]
 
 
+def contests() -> list[Drawing | None]:
+    """That candidates help, that they harm, and what is there before the end."""
+    found = {"helps": contest(), "harms": contest(HARMS), "going": contest(done=14)}
+    drawn = {name: plot_contest(contest_table(document)) for name, document in found.items()}
+    return [drawing and drawing._replace(name=name) for name, drawing in drawn.items()]
+
+
 @cache
 def drawings() -> list[Drawing]:
     points = (ROW._replace(layers=1), ROW._replace(layers=2, half_width=None))
@@ -100,6 +109,7 @@ def drawings() -> list[Drawing]:
         plot_accuracy([ROW, ROW._replace(method="two", mean=0.9, half_width=None)]),
         plot_accuracy([ROW._replace(half_width=0.9), ROW])._replace(name="wide-intervals"),
         plot_accuracy_by_depth([("p", points), ("deepta", points)]),
+        *(drawing for drawing in contests() if drawing),
         plot_comparison(compare_policies(load_entries(["none", "crop-flip", "trivialaugment"]))),
     ]
 

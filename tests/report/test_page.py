@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,11 +18,13 @@ from contextlib import redirect_stdout
 from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from blobs import blobs
+from contest_files import HARMS, HELPS, PROTECTED, contest
 from PIL import Image
 
 import deepaa
@@ -36,6 +39,7 @@ from deepaa.report.pictures import data_url, find_originals, layer_rows, transfo
 from deepaa.report.run_tables import stop_text
 from deepaa.report.subject import Subject, read_subject, stamp, status_of
 from deepaa.runs import Run, read_config, read_history
+from deepaa.runs.process import LOCK
 from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig
 from deepaa.train.results import SeedResult, document
@@ -279,14 +283,145 @@ def test_own_images(command: Command, run: Path, tmp_path: Path) -> None:
     assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
 
 
-def test_short_trainings_of_the_search_are_shown(command: Command, run: Path) -> None:
-    trained = {"name": "crop and flip", "accuracy": 0.5, "loss": 1.25, "seconds": 3.0}
-    content = {"epochs": 2, "train": 1500, "test": 500, "results": [trained]}
-    (run / "verify.json").write_text(json.dumps(content))
-    command(run)
+# Contests
+
+
+def with_contest(run: Path, winner: str = "", **how: object) -> dict[str, Any]:
+    """Give a run what a contest leaves: the search's policy beside the winner of it."""
+    shutil.copy(run / "policy.json", run / "found.json")
+    if winner:
+        load_policy(winner).save(run / "policy.json")
+    document = contest(**how)  # type: ignore[arg-type]
+    (run / "contest.json").write_text(json.dumps(document))
+    return document
+
+
+def tabs_of(page: Reader) -> list[str]:
+    return [str(a["data-name"]) for tag, a in page.tags if a.get("role") == "tab"]
+
+
+def test_the_contest_comes_first(command: Command, run: Path) -> None:
+    document = with_contest(run, "trivialaugment", protected=PROTECTED)
+    assert command(run)[1:] == (f"wrote {run / 'report.html'}: {size_of(run)} MB\n", "")
     page = read(run / "report.html")
-    assert "One training each of 2 epochs on 1,500 images" in page.text
-    assert "crop and flip 50.0 % 1.250 3" in page.text
+    assert tabs_of(page) == ["contest", "policy", "found", "search", "examples", "accuracy", "use"]
+    text = page.text.replace("\xa0", " ")
+    said = [document["sentence"], "2 seeds that did not choose the winner", "contest finished"]
+    said += ["run, chosen on blobs", "The winner of the contest: found, spread."]
+    said += ["What the search itself found. It is in found.json"]
+    said += ["flip: 'turn left' becomes 'turn right' (91 % of 60 images)"]
+    for words in (*said, "found, spread (winner) 53.0 84.0 +12.0 (7.9 to 16.1)", "reference"):
+        assert words in text, words
+    wanted = {drawing.name for drawing in make_figures(read_subject(str(run)))}
+    assert {"contest", "operations", "found-operations", "found-magnitudes-rotate"} <= wanted
+    assert sorted(page.figures) == sorted({*wanted, "layer-by-layer", "transformations"})
+    assert len(page.figures) == len(set(page.figures))
+
+
+def size_of(run: Path) -> str:
+    return f"{(run / 'report.html').stat().st_size / 1e6:.2f}"
+
+
+def test_a_found_policy_that_won_is_shown_once(command: Command, run: Path) -> None:
+    with_contest(run)
+    subject = read_subject(str(run))
+    assert subject.found is None
+    assert subject.policy is not None
+    assert command(run)[0] == 0
+    tabs = tabs_of(read(run / "report.html"))
+    assert tabs == ["contest", "policy", "search", "examples", "accuracy", "use"]
+
+
+def test_no_augmentation_may_win(command: Command, run: Path) -> None:
+    document = with_contest(run, "none", contestants=HARMS)
+    assert command(run)[0] == 0
+    page = read(run / "report.html")
+    for words in (
+        *(document["sentence"], "The winner of the contest: no augmentation."),
+        *("Images stay as they are.", "The winner leaves images as they are; what is shown is"),
+        "This policy changes nothing: train without augmentation",
+    ):
+        assert words in page.text.replace("\xa0", " "), words
+    assert "operations" not in page.figures
+    assert "found-operations" in page.figures
+
+
+@pytest.mark.parametrize("done", [None, 0, 3, 14])
+def test_a_contest_that_is_not_over(command: Command, run: Path, done: int | None) -> None:
+    if done is None:  # nothing is written yet
+        shutil.copy(run / "policy.json", run / "found.json")
+    else:
+        with_contest(run, done=done)
+    (run / "policy.json").unlink()
+    found = load_policy(run / "found.json")
+    holder = {"pid": os.getppid(), "host": socket.gethostname(), "since": "now"}
+    (run / LOCK).write_text(json.dumps(holder))  # another process works there
+    assert status_of(run) == "contest running"
+    subject = read_subject(str(run))
+    assert subject.is_running
+    assert subject.policy is not None
+    assert subject.policy.equals(found)
+    assert subject.found is None
+    assert "The contest goes on" in stop_text(subject)
+    assert command(run)[0] == 0
+    going = read(run / "report.html").text
+    (run / LOCK).unlink()
+    assert status_of(run) == "contest stopped"
+    assert command(run)[0] == 0
+    stopped = read(run / "report.html").text
+    assert "contest running" in going
+    assert "The contest goes on" in going
+    assert "contest not finished" in stopped
+    assert f"Go on with: deepaa search --resume {run}" in stopped
+    for text in (going, stopped):
+        assert "The run's policy is chosen when it ends." in text
+        assert "The policy file is written when the contest ends." in text
+    if done:
+        (words,) = {3: ["3 of 10 candidates"], 14: ["candidates trained for 16 epochs"]}[done]
+        assert words in going
+
+
+def test_a_run_without_a_contest_says_so(reported: tuple[Path, str], data: Path) -> None:
+    """A run of --contest off, or of a version that had no contest."""
+    page = read(reported[0] / "report.html")
+    assert tabs_of(page)[0] == "contest"
+    assert "Nothing was proved." in page.text
+    assert f"deepaa contest --data {data} --policy {reported[0]}/policy.json" in page.text
+    assert tabs_of(Reader(make_page(Subject("x", "policy", load_policy("deepta")))))[0] == "policy"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 1, "candidates": 3}'])
+def test_a_damaged_contest_is_named_and_the_rest_is_shown(
+    command: Command, run: Path, content: str
+) -> None:
+    with_contest(run, "trivialaugment")
+    (run / "contest.json").write_text(content)
+    (run / "found.json").write_text("{")
+    code, _, err = command(run)
+    assert code == 0
+    contest_line, found_line = err.splitlines()
+    assert contest_line.startswith("the contest is left out: ")
+    assert found_line.startswith("what the search found is left out: ")
+    page = read(run / "report.html")
+    assert "The contest cannot be shown: " in page.text
+    assert "What the search itself found cannot be shown: " in page.text
+    assert "operations" in page.figures
+
+
+def test_a_contest_alone(command: Command, tmp_path: Path) -> None:
+    """What `deepaa contest` leaves: nothing was searched."""
+    document = contest(HELPS[:4])
+    with Run(tmp_path / "run", {"kind": "contest", "source": {}}) as run:
+        folder = run.folder
+        assert stop_text(read_subject(str(folder))).startswith("Nothing was searched:")
+        assert command(folder)[0] == 0
+        (folder / "contest.json").write_text(json.dumps(document))
+        load_policy("trivialaugment").save(folder / "policy.json")
+    assert command(folder)[0] == 0
+    page = read(folder / "report.html")
+    assert tabs_of(page) == ["contest", "policy", "examples", "accuracy", "use"]
+    assert "The winner" not in page.text
+    assert document["sentence"] in page.text.replace("\xa0", " ")
 
 
 # Policies
@@ -515,7 +650,10 @@ def test_the_stamp_changes_with_the_history(run: Path) -> None:
     assert stamp(run) == before
     with (run / "history.jsonl").open("a") as file:
         file.write("{}\n")
-    assert stamp(run) != before
+    after = stamp(run)
+    assert after != before
+    (run / "contest.json").write_text("{}")
+    assert stamp(run) != after
 
 
 @pytest.fixture

@@ -142,7 +142,8 @@ def test_a_training() -> None:
     [
         ({"name": None}, "none"),
         ({"name": "deepta:4"}, "deepta:4"),
-        ({"name": "/a/b/found.json", "first_layers": 2}, "found.json, first 2"),
+        ({"name": "/a/b/found.json", "first_layers": 2}, "b/found.json, first 2"),
+        ({"name": "/a/b/mine.json", "first_layers": 2}, "mine.json, first 2"),
         ({"name": "randaugment:n=3,m=5", "defaults": False}, "randaugment:n=3,m=5, defaults off"),
     ],
 )

@@ -9,16 +9,17 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from deepaa.report.checked import Part
 from deepaa.report.policy_tables import plural
 from deepaa.runs import CONTEST
 
 FORMAT = 1
 DEVIATIONS = 1.96
 """Standard errors to either side of an interval of 95 %."""
-MOST, LONGEST = 2000, 400
-"""Entries of a list and characters of a text that are shown; a contest has far fewer."""
 BEYOND = 0.4
 """How far a scale goes beyond the candidates of the last rung, in spans of theirs."""
+WIDE = 1000.0
+"""Errors of very few images may be larger than any difference can be."""
 Points = tuple[float, float]
 """Both ends of an interval, in points of accuracy."""
 
@@ -49,7 +50,8 @@ class Rung(NamedTuple):
         if self.difference is None or self.error is None:
             return None
         half = DEVIATIONS * self.error
-        return 100 * (self.difference - half), 100 * (self.difference + half)
+        low, high = max(-1.0, self.difference - half), min(1.0, self.difference + half)
+        return 100 * low, 100 * high
 
 
 class Candidate(NamedTuple):
@@ -82,6 +84,7 @@ class Protected(NamedTuple):
 
     operation: str
     magnitude: float | None
+    """The weakest at which that happens; None for an operation without magnitudes."""
     before: float
     """The share of the class's images that are taken for the other class as they are."""
     share: float
@@ -129,6 +132,8 @@ class ContestView(NamedTuple):
     """Those that came furthest first, and among them those that are furthest ahead."""
     proof: Proof | None
     protected: tuple[Protected, ...]
+    untestable: tuple[str, ...] = ()
+    """Classes of which nobody can tell whether an operation turns them into others."""
     extrapolated: bool = False
     """Whether the winner was chosen for what it will be after more epochs than were trained."""
 
@@ -152,7 +157,7 @@ class ContestView(NamedTuple):
 
 def contest_table(document: Mapping[str, Any]) -> ContestView:
     """The table of a `contest.json`; ValueError in one line where that is damaged."""
-    whole = _Part(document, "")
+    whole = Part(document, CONTEST)
     if (found := whole.part("format").whole()) != FORMAT:
         raise ValueError(f"{CONTEST}: format {found}; this version of deepaa reads {FORMAT} only")
     about = whole.part("data")
@@ -171,6 +176,7 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         for each in candidates
     ]
     target = whole.optional("target_epochs")
+    untestable = whole.optional("untestable") if "untestable" in document else None
     said = whole.optional("sentence")
     return ContestView(
         "finished" if is_over else "running",
@@ -188,6 +194,7 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         tuple(sorted(marked, key=_rank)),
         None if proof is None else _proof(proof, {each.name: each.title for each in candidates}),
         tuple(_protected(part) for part in whole.part("protected").items()),
+        tuple(each.text() for each in untestable.items()) if untestable else (),
         pick is not None and pick.part("extrapolated").flag(),
     )
 
@@ -200,7 +207,7 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
     return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
 
 
-def _candidate(part: _Part) -> Candidate:
+def _candidate(part: Part) -> Candidate:
     left = part.optional("left_after")
     rungs = sorted(map(_rung, part.part("rungs").items()))
     lengths = [rung.length for rung in rungs]
@@ -217,18 +224,18 @@ def _candidate(part: _Part) -> Candidate:
     )
 
 
-def _rung(part: _Part) -> Rung:
+def _rung(part: Part) -> Rung:
     difference, error = part.optional("difference"), part.optional("error")
     return Rung(
         part.part("length").whole(),
         len(part.part("seeds").items()),
         part.part("accuracy").number(0, 1),
         difference.number(-1, 1) if difference else None,
-        error.number(0, 1) if error else None,
+        error.number(0, WIDE) if error else None,
     )
 
 
-def _protected(part: _Part) -> Protected:
+def _protected(part: Part) -> Protected:
     magnitude = part.optional("magnitude")
     return Protected(
         part.part("operation").text(),
@@ -241,77 +248,18 @@ def _protected(part: _Part) -> Protected:
     )
 
 
-def _proof(part: _Part, titles: Mapping[str, str]) -> Proof:
+def _proof(part: Part, titles: Mapping[str, str]) -> Proof:
     winner, reference = (titles[part.part(n).one_of(*titles)] for n in ("winner", "reference"))
-    mean, low, high = (100 * part.part(name).number(-1, 1) for name in ("mean", "low", "high"))
+    ends = (part.part(name).number(-WIDE, WIDE) for name in ("low", "high"))
+    low, high = (100 * min(max(end, -1.0), 1.0) for end in ends)
+    mean = 100 * part.part("mean").number(-1, 1)
     images, seeds = (part.part(name).whole() for name in ("images", "seeds"))
     return Proof(winner, reference, mean, low, high, images, seeds)
 
 
-def _whole_or_none(part: _Part, name: str) -> int | None:
+def _whole_or_none(part: Part, name: str) -> int | None:
     found = part.optional(name)
     return found.whole() if found else None
-
-
-class _Part(NamedTuple):
-    """A piece of the document and where it stands."""
-
-    value: Any
-    place: str
-
-    def wrong(self, expected: str) -> ValueError:
-        kinds = {dict: "an object", list: "a list", type(None): "null"}
-        got = kinds.get(type(self.value)) or f"{self.value!r:.60}"
-        place = f"{self.place}: " if self.place else ""
-        return ValueError(f"{CONTEST}: {place}expected {expected}, got {got}")
-
-    def part(self, name: str) -> _Part:
-        if not isinstance(self.value, Mapping):
-            raise self.wrong("an object")
-        place = f"{self.place}, {name}" if self.place else name
-        if name not in self.value:
-            raise ValueError(f"{CONTEST}: {place} is missing")
-        return _Part(self.value[name], place)
-
-    def optional(self, name: str) -> _Part | None:
-        found = self.part(name)
-        return None if found.value is None else found
-
-    def items(self) -> list[_Part]:
-        if not isinstance(self.value, list | tuple):
-            raise self.wrong("a list")
-        if len(self.value) > MOST:
-            length = len(self.value)
-            raise ValueError(f"{CONTEST}: {self.place}: {length:,} entries; at most {MOST:,}")
-        return [_Part(each, f"{self.place} {i}") for i, each in enumerate(self.value, start=1)]
-
-    def text(self) -> str:
-        """A text without what a terminal or a page would obey."""
-        if not isinstance(self.value, str) or len(self.value) > LONGEST:
-            raise self.wrong(f"text of at most {LONGEST} characters")
-        return " ".join("".join(c if c.isprintable() else " " for c in self.value).split())
-
-    def one_of(self, *choices: str) -> str:
-        if not isinstance(self.value, str) or self.text() not in choices:
-            shown = ", ".join(choices) if len(choices) <= 4 else "the name of a candidate"
-            raise self.wrong(f"one of {shown}" if len(choices) <= 4 else shown)
-        return self.text()
-
-    def number(self, low: float, high: float) -> float:
-        is_number = isinstance(self.value, int | float) and not isinstance(self.value, bool)
-        if not is_number or not low <= self.value <= high:
-            raise self.wrong(f"a number from {low:g} to {high:g}")
-        return float(self.value)
-
-    def whole(self) -> int:
-        if type(self.value) is not int or not 0 <= self.value <= 10**12:
-            raise self.wrong("a whole number from 0")
-        return self.value
-
-    def flag(self) -> bool:
-        if not isinstance(self.value, bool):
-            raise self.wrong("true or false")
-        return self.value
 
 
 # Words
@@ -355,14 +303,21 @@ def protected_texts(view: ContestView) -> list[str]:
     for operation, group in groupby(rows, key=lambda row: row.operation):
         same = sorted(group, key=lambda row: -row.share)
         worst, others = same[0], len({(row.source, row.target) for row in same}) - 1
-        magnitudes = sorted({row.magnitude for row in same if row.magnitude is not None})
-        levels = f" {', '.join(f'{m:.4g}' for m in magnitudes)}" if magnitudes else ""
+        weakest = "" if worst.magnitude is None else f" from {worst.magnitude:.4g} on"
         more = f"; and {plural(others, 'other pair')} of classes" if others else ""
         found.append(
-            f"{operation}{levels}: {worst.source!r} becomes {worst.target!r} "
+            f"{operation}{weakest}: {worst.source!r} becomes {worst.target!r} "
             f"({100 * worst.share:.0f} % of {plural(worst.images, 'image')}){more}"
         )
     return found
+
+
+def untestable_text(view: ContestView) -> str:
+    """The classes that could not be protected, if there are any."""
+    names, more = view.untestable, len(view.untestable) - 5
+    listed = ", ".join(map(repr, names[:5])) + (f" and {more:,} more" if more > 0 else "")
+    few = "Whether operations change these classes cannot be tested on so few images"
+    return f"{few}: {listed}." if names else ""
 
 
 def scale(view: ContestView) -> Points:

@@ -22,6 +22,7 @@ from deepaa.report.contest import (
     progress_text,
     protected_texts,
     scale,
+    untestable_text,
 )
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Text
 from deepaa.report.figures import accuracy_interval, padded, ticks
@@ -34,7 +35,7 @@ EDGE = 8.0
 """Room for half a number of the axis at both ends."""
 LABEL, NAME = 34, 30
 """Characters of a label in a figure and of a name in a terminal; longer ones are cut."""
-BAR, LEAST_BAR = 30, 16
+BAR, LEAST_BAR = 30, 12
 """Columns of a terminal for dots at most, and at least: below that they tell nothing."""
 
 
@@ -85,7 +86,7 @@ def plot_contest(view: ContestView) -> Drawing | None:
         proof, ends = view.proof, (view.proof.low, view.proof.high)
         text = f"{points_text(proof.mean, view.digits)} ({interval_text(ends, view.digits)})"
         row = DotRow(proof.winner, text, proof.mean, ends, "accent", bold=True, shape="square")
-        groups.append(("proved, on images and seeds that did not choose", [row]))
+        groups.append(("on images and seeds that did not choose", [row]))
     for heading, candidates in _groups(view):
         if candidates[0].rungs:
             groups.append((heading, [_contest_row(view, each) for each in candidates]))
@@ -224,10 +225,13 @@ def contest_lines(
         yield from _candidate_lines(view, width, ascii_only=ascii_only)
     if waiting := [each.title for each in view.candidates if not each.rungs]:
         yield from wrapped(f"not trained yet: {'; '.join(waiting)}", "  ", "dim")
-    if view.protected:
+    if protected := protected_texts(view):
         yield RichText("\nLeft out, for they turn a class into another:")
-        for text in protected_texts(view):
+        for text in protected:
             yield from wrapped(f"  {text}", "    ")
+    if view.untestable:
+        yield RichText()
+        yield from wrapped(untestable_text(view), style="dim")
     yield RichText()
     if view.proof is not None:
         who = f"{plural(view.proof.images, 'image')} and {plural(view.proof.seeds, 'seed')}"
@@ -244,6 +248,7 @@ def _candidate_lines(view: ContestView, width: int, *, ascii_only: bool) -> Iter
     most = min(NAME, width - 2 - columns - 2 - gap)
     names = min(max(len(each.title) for each in trained), most)
     room = min(BAR, width - 2 - names - columns - 2 - gap - 2)
+    room = room if room >= LEAST_BAR else 0
     lengths = "".join(f"{f'{length} ep.':>8}" for length in view.lengths)
     yield RichText(f"  {'':{names}}{lengths}", style="dim")
     for number, (heading, candidates) in enumerate(_groups(view)):
@@ -281,9 +286,9 @@ def _gap(view: ContestView, candidate: Candidate, *, ascii_only: bool) -> str:
 
 
 def text_bar(candidate: Candidate, ends: Points, room: int, *, ascii_only: bool = False) -> str:
-    """A dot with whiskers in `room` columns, over a mark at 0; nothing where that is too little."""
+    """A dot with whiskers in `room` columns, over a mark at 0."""
     last = candidate.last
-    if room < LEAST_BAR or last is None or last.points is None:
+    if not room or last is None or last.points is None:
         return ""
     zero, line, crossed, start, end, dot, less, more = ":-+||o<>" if ascii_only else "┊─┼├┤●<>"
 
