@@ -39,9 +39,9 @@ def build(folder: Path = FOLDER) -> Path:
         code, made, parts = Path(scratch, SOURCE), Path(scratch, LIBRARY), []
         code.write_bytes(source)  # what was hashed, whatever is written to the file meanwhile
         for level, tuned in enumerate(LEVELS.get(machine, ((),))):
-            part = f"{scratch}/{level}.o"
-            _run([*compiler, *FLAGS, *tuned, stamp, f"-DLEVEL={level}", "-c", str(code), "-o", part])
-            parts.append(part)
+            parts.append(f"{scratch}/{level}.o")
+            defined = (stamp, f"-DLEVEL={level}")
+            _run([*compiler, *FLAGS, *tuned, *defined, "-c", str(code), "-o", parts[-1]])
         _run([*compiler, "-shared", *parts, "-o", str(made)])
         checksum = Path(scratch, CHECKSUM)
         checksum.write_text(f"{hashlib.sha256(made.read_bytes()).hexdigest()}  {LIBRARY}\n")

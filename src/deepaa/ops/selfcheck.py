@@ -11,11 +11,10 @@ from deepaa.ops.apply import (
     Draw,
     apply_batch,
     apply_torch,
-    pil_to_tensor,
     run_pil,
-    tensor_to_pil,
     triton_works,
 )
+from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 from deepaa.ops.rng import draw_words, sample_keys
 from deepaa.ops.space import Space, Table
 
