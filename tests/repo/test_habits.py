@@ -70,7 +70,7 @@ class Imports(ast.NodeVisitor):
 
 
 def known_here() -> set[str]:
-    folders = (ROOT / "tests/helpers", ROOT / "benchmarks")
+    folders = (ROOT, ROOT / "tests/helpers", ROOT / "benchmarks")
     own = {path.stem for folder in folders for path in folder.glob("*.py")}
     return {"deepaa", "tests", *own, *sys.stdlib_module_names}
 

@@ -73,7 +73,7 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
 
     def work(part: int) -> int:
         begin, end = n * part // threads, n * (part + 1) // threads
-        scratch = np.empty(2 * image_bytes + 4 * plan.width + 4096, np.uint8)
+        scratch = np.empty(scratch_bytes(plan), np.uint8)
         refused: int = apply(
             ctypes.byref(constants),
             images.data_ptr(),
@@ -95,6 +95,12 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     if max(refused) >= 0:  # `resolve` gives no such line, but memory hangs on it
         raise ValueError(f"image {max(refused)} has a line that does not fit its plan")
     return out
+
+
+def scratch_bytes(plan: Plan) -> int:
+    """Memory that a thread works in: an image, then a plane or a line of indices."""
+    pixels = plan.height * plan.width
+    return (plan.channels + 1) * pixels + 4 * plan.width + 64
 
 
 def _constants(plan: Plan) -> _Plan:
