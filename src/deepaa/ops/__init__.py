@@ -45,6 +45,7 @@ from deepaa.ops.selfcheck import (
     Apply as Apply,
     batch_kernels as batch_kernels,
     compare_with_pillow as compare_with_pillow,
+    cpu_kernels as cpu_kernels,
     pillow_rounds_blends as pillow_rounds_blends,
 )
 from deepaa.ops.space import (

@@ -43,6 +43,12 @@ def batch_kernels() -> Iterator[tuple[str, str, Apply]]:
         yield "CUDA torch", "cuda", apply_torch
 
 
+def cpu_kernels() -> str:
+    """Which kernels a batch on CPU uses, and why not the fast ones."""
+    reason = kernels_c.why_not()
+    return f"torch (slower; no C kernels: {reason})" if reason else f"C, for {kernels_c.level()}"
+
+
 def compare_with_pillow(
     space: Space, samples: Sequence[Tensor], device: str = "cpu", apply: Apply = apply_batch
 ) -> PixelDifference:
