@@ -444,7 +444,7 @@ def sanitized(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return program
 
 
-def run_sanitized(program: Path, images: Tensor, lines: Tensor, plan: Plan) -> tuple[int, Tensor]:
+def run_driver(program: Path, images: Tensor, lines: Tensor, plan: Plan) -> tuple[int, Tensor]:
     """What the call returned, and the images."""
     given = case(images, lines, plan)
     done = subprocess.run([program], input=given, capture_output=True, check=False)
@@ -458,6 +458,11 @@ def run_sanitized(program: Path, images: Tensor, lines: Tensor, plan: Plan) -> t
     "size", [(1, 1), (1, 7), (7, 1), (2, 5), (3, 3), (9, 14), (33, 17), (121, 130)]
 )
 def test_sanitizers_find_nothing(sanitized: Path, size: tuple[int, int]) -> None:
+    check_loops(sanitized, size)
+
+
+def check_loops(program: Path, size: tuple[int, int]) -> None:
+    """All transformations, lines of random numbers, and lines that are refused."""
     generator = np.random.default_rng(0)
     for channels, space in ((1, CIFAR), (2, IMAGENET), (3, IMAGENET), (3, CIFAR), (4, CIFAR)):
         whole = space if channels in (1, 3) else space.without("color", "contrast")
@@ -469,7 +474,7 @@ def test_sanitizers_find_nothing(sanitized: Path, size: tuple[int, int]) -> None
             torch.cat((draw.uniform, draw.uniform.flip(0)), 1),
         )
         images, lines = noise(len(rows), channels, *size), resolve(plan, *draw)
-        returned, pixels = run_sanitized(sanitized, images, lines, plan)
+        returned, pixels = run_driver(program, images, lines, plan)
         assert returned == -1
         assert torch.equal(pixels, kernels_torch.run(images, lines, plan))
 
@@ -477,11 +482,26 @@ def test_sanitizers_find_nothing(sanitized: Path, size: tuple[int, int]) -> None
         fine = torch.tensor([fitting(line[0].tolist(), plan) for line in hostile])
         images = noise(1, channels, *size)
         many = images.expand(int(fine.sum()), *images.shape[1:])
-        assert run_sanitized(sanitized, many, hostile[fine], plan)[0] == -1
+        assert run_driver(program, many, hostile[fine], plan)[0] == -1
         for line in hostile[~fine][:3]:
-            returned, pixels = run_sanitized(sanitized, images, line[None], plan)
+            returned, pixels = run_driver(program, images, line[None], plan)
             assert returned == 0
             assert not pixels.any()
+
+
+@pytest.mark.slow
+def test_arm64_gives_the_same_bytes(tmp_path: Path) -> None:
+    names = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
+    if missing := [name for name in names if shutil.which(name) is None]:
+        pytest.skip(f"no {' and no '.join(missing)} to compile and run it here")
+    words = [*names[:1], *build_kernels.FLAGS, "-static", '-DSOURCE=""', "-DLEVEL=0"]
+    words += [f'-DKERNELS="{kernels_c.FOLDER / "kernels.c"}"', str(HELPERS / "sanitized.c")]
+    subprocess.run([*words, "-o", tmp_path / "arm"], check=True)
+    program = tmp_path / "emulated"
+    program.write_text(f"#!/bin/sh\nexec qemu-aarch64 {tmp_path}/arm\n")
+    program.chmod(0o755)
+    for size in ((9, 14), (33, 17)):
+        check_loops(program, size)
 
 
 @pytest.mark.slow
