@@ -1,23 +1,25 @@
-# Targets: demo, test, test-all, lint, fix, docs, clean. `make` alone says what each of them does.
+# Targets: demo, test, test-all, kernels, lint, fix, docs, clean. `make` alone says what each of them does.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help demo test test-all lint fix docs clean
+.PHONY: help demo test test-all kernels lint fix docs clean
 
 help:
 	@echo "make demo      find a policy for the embedded images: under 3 minutes on two cores"
 	@echo "make test      run the quick tests: under 5 minutes on two cores"
 	@echo "make test-all  run all tests: also kills, exports, browsers, documentation"
+	@echo "make kernels   compile the C kernels again, in place: after a change of kernels.c"
 	@echo "make lint      check style, types and duplicated code; change nothing"
 	@echo "make fix       correct what ruff can correct, and format"
 	@echo "make docs      build the documentation: out/site/index.html"
 	@echo "make clean     remove the environment and what was built"
 	@echo "Each installs what it needs into $(VENV) first."
 
-$(VENV)/installed: pyproject.toml
+# installing compiles the C kernels where there is a compiler, and goes on without
+$(VENV)/installed: pyproject.toml hatch_build.py build_kernels.py src/deepaa/ops/kernels.c
 	@echo "Installing deepaa into $(VENV): a few minutes and several gigabytes, nearly all of it PyTorch"
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'deepaa needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +44,9 @@ test: $(VENV)/installed-test
 test-all: $(VENV)/installed-test
 	$(PYTEST)
 
+kernels:
+	$(PYTHON) build_kernels.py
+
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -57,4 +62,4 @@ docs: $(VENV)/installed-docs
 	@echo "Open out/site/index.html"
 
 clean:
-	rm -rf $(VENV) out dist
+	rm -rf $(VENV) out dist src/deepaa/ops/libdeepaa.so*

@@ -27,7 +27,7 @@ from PIL import Image
 from deepaa import CIFAR, IMAGENET, Operation, Policy, load_policy
 from deepaa.export import TARGETS, export_policy, pipeline_source
 from deepaa.export.shared import LEAST, MEASURED, VERSIONS, WITHOUT_SIZE, kept_rows
-from deepaa.ops.apply import tensor_to_pil
+from deepaa.ops.conversions import tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS
 from deepaa.ops.space import Row, Space
 from deepaa.policy.policy import Layers

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from deepaa.data.load import load_embedded
 from deepaa.export import albumentations as to_albumentations
-from deepaa.ops.apply import tensor_to_pil
+from deepaa.ops.conversions import tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row
 

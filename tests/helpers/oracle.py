@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from deepaa.ops.apply import Draw, apply_pil, pil_to_tensor, tensor_to_pil
+from deepaa.ops.apply import Draw, apply_pil
+from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 from deepaa.ops.space import Space, Table
 
 

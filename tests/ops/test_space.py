@@ -181,7 +181,7 @@ def test_random_operations_say_how_many_numbers_they_take() -> None:
 
 def test_an_own_operation_with_a_batched_kernel_serves_pil_images_too() -> None:
     from deepaa import Policy, apply_batch, apply_pil
-    from deepaa.ops.apply import pil_to_tensor
+    from deepaa.ops.conversions import pil_to_tensor
 
     def shift(images: torch.Tensor, m: torch.Tensor, u: torch.Tensor, step: int) -> torch.Tensor:
         amount = (m * step + (u[:, 0] * 10).floor()).to(torch.uint8)
@@ -215,7 +215,7 @@ def fade(image: Image.Image, m: float, u: list[float]) -> Image.Image:
 
 def test_own_operations_see_the_same_on_pil_images_and_batches() -> None:
     from deepaa import Policy, apply_batch, apply_pil
-    from deepaa.ops.apply import pil_to_tensor, tensor_to_pil
+    from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 
     space = CIFAR.only("identity", "rotate", "crop").plus(
         Operation("fade", 0.0, 0.5, uniforms=1, pil=fade)

@@ -23,7 +23,8 @@ from torchvision.transforms import InterpolationMode, autoaugment, functional as
 
 from deepaa.data.load import load_embedded
 from deepaa.ops import kernels_c, kernels_torch
-from deepaa.ops.apply import Draw, apply_batch, pil_to_tensor, run_pil, tensor_to_pil
+from deepaa.ops.apply import Draw, apply_batch, run_pil
+from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 from deepaa.ops.plan import plan_for, resolve
 from deepaa.ops.rng import cutout_box
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Space, Table

@@ -70,7 +70,7 @@ class Imports(ast.NodeVisitor):
 
 
 def known_here() -> set[str]:
-    folders = (ROOT / "tests/helpers", ROOT / "benchmarks")
+    folders = (ROOT, ROOT / "tests/helpers", ROOT / "benchmarks")
     own = {path.stem for folder in folders for path in folder.glob("*.py")}
     return {"deepaa", "tests", *own, *sys.stdlib_module_names}
 
@@ -147,7 +147,9 @@ def test_targets_install_extras_that_exist() -> None:
     assert {"test", "dev", "docs"} == set(extras) <= PROJECT["optional-dependencies"].keys()
 
 
-@pytest.mark.parametrize("target", ["help", "demo", "test", "test-all", "lint", "fix", "docs"])
+@pytest.mark.parametrize(
+    "target", ["help", "demo", "test", "test-all", "kernels", "lint", "fix", "docs"]
+)
 def test_make_knows_what_to_do(target: str) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")

@@ -62,11 +62,10 @@ def examine() -> dict[str, Any]:
 
 def _kernels() -> dict[str, str]:
     """Which kernels a batch uses, by device."""
-    from deepaa.ops import batch_kernels
+    from deepaa.ops import batch_kernels, cpu_kernels
 
     here = {name for name, _, _ in batch_kernels()}
-    slow = "torch (slower; there is no C compiler, or DEEPAA_NATIVE=0)"
-    found = {"cpu": "compiled C" if "CPU compiled" in here else slow}
+    found = {"cpu": cpu_kernels()}
     slow = "torch (slower; Triton is not installed or does not run)"
     found["cuda"] = "Triton" if "CUDA Triton" in here else slow
     if "CUDA torch" not in here:

@@ -6,6 +6,7 @@ Here belongs what turns pixels into other pixels. Which operation an image gets 
 
 from deepaa.ops.apply import (
     Draw as Draw,
+    Drawn as Drawn,
     apply_batch as apply_batch,
     apply_pil as apply_pil,
     apply_torch as apply_torch,
@@ -13,10 +14,14 @@ from deepaa.ops.apply import (
     draw_layers as draw_layers,
     import_object as import_object,
     import_operations as import_operations,
-    pil_to_tensor as pil_to_tensor,
     run_pil as run_pil,
+)
+from deepaa.ops.conversions import (
+    SCALE_16_BITS as SCALE_16_BITS,
+    pil_to_tensor as pil_to_tensor,
     tensor_to_pil as tensor_to_pil,
 )
+from deepaa.ops.own_operations import check_own_operations as check_own_operations
 from deepaa.ops.plan import BLENDS as BLENDS, ForkSafeLock as ForkSafeLock, to_device as to_device
 from deepaa.ops.resized_crop import (
     CANDIDATES as CANDIDATES,
@@ -40,6 +45,7 @@ from deepaa.ops.selfcheck import (
     Apply as Apply,
     batch_kernels as batch_kernels,
     compare_with_pillow as compare_with_pillow,
+    cpu_kernels as cpu_kernels,
     pillow_rounds_blends as pillow_rounds_blends,
 )
 from deepaa.ops.space import (

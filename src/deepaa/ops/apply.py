@@ -9,18 +9,20 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from deepaa.ops import kernels_c, kernels_torch
-from deepaa.ops.plan import Kind, Plan, plan_for, resolve, to_device
+from deepaa.ops.conversions import check_mode
+from deepaa.ops.own_operations import run_own, run_own_on_pil
+from deepaa.ops.plan import LARGEST_UNIFORM, Kind, Plan, plan_for, resolve, to_device
 from deepaa.ops.rng import draw_words
 from deepaa.ops.space import TABLES, Operation, Table
 
@@ -41,12 +43,19 @@ class Draw(NamedTuple):
     def __getitem__(self, part: Any) -> Any:
         """A draw for some of the images when sliced; a field when given 0 or 1."""
         if isinstance(part, slice | Tensor):
-            return Draw(self.choice[part], self.uniform[part])
+            return type(self)(self.choice[part], self.uniform[part])
         return tuple.__getitem__(self, part)
 
     def to(self, device: torch.device | str) -> Draw:
         """The draw on another device."""
-        return Draw(self.choice.to(device), self.uniform.to(device))
+        return type(self)(self.choice.to(device), self.uniform.to(device))
+
+
+class Drawn(Draw):
+    """A draw that a policy made: on CUDA it is taken as it is, so that nothing waits."""
+
+    def _replace(self, **changes: Any) -> Draw:  # type: ignore[override]
+        return Draw(*self)._replace(**changes)
 
 
 class HasTable(Protocol):
@@ -74,16 +83,14 @@ def apply_batch(images: Tensor, draw: Draw, table: Table | HasTable) -> Tensor:
 
 
 def _apply(images: Tensor, draw: Draw, table: Table) -> Tensor:
+    _check_numbers(draw, table)
     if images.dtype == torch.uint8:
         return _run_batch(images, draw, table)
     scaled = images * 255.0
     if images.device.type == "cpu" and images.numel():  # CUDA would have to be waited for
         low, high = scaled.aminmax()
         if not (low >= -0.5 and high <= 255.5):
-            raise ValueError(
-                f"float images should lie in [0, 1], but these span [{float(low) / 255:.4g}, "
-                f"{float(high) / 255:.4g}]; augment before you normalise"
-            )
+            raise ValueError(_range_error(float(low) / 255, float(high) / 255))
     rounded = scaled.round().clamp(0, 255).to(torch.uint8)
     done = _run_batch(rounded, draw, table).to(images.dtype)
     # by a tensor: CUDA divides by a number through its reciprocal, which rounds differently
@@ -92,23 +99,38 @@ def _apply(images: Tensor, draw: Draw, table: Table) -> Tensor:
     return torch.where(untouched[:, None, None, None], images, done)
 
 
+def _range_error(low: float, high: float) -> str:
+    """What is wrong with float images of this span, and what to do."""
+    advice = "augment before you normalise"
+    if low >= 0 and 3 < high < math.inf:  # normalised images go below 0, and not that high
+        advice = "divide them by 255, or give them as uint8"
+        if high > 255.5:
+            advice = "divide them by the value of white"
+    return f"float images should lie in [0, 1], but these span [{low:.4g}, {high:.4g}]; {advice}"
+
+
 def _plan(images: Tensor, table: Table) -> Plan:
     _, channels, height, width = images.shape
     return plan_for(table, channels, height, width, images.device)
 
 
 def apply_torch(images: Tensor, draw: Draw, table: Table) -> Tensor:
-    """`apply_batch` for uint8 images as it runs where there is neither a C compiler nor Triton."""
+    """`apply_batch` for uint8 images as it runs where there are neither C kernels nor Triton."""
+    _check(images, draw, table)
+    _check_numbers(draw, table)
     plan = _plan(images, table)
     return kernels_torch.run(images, resolve(plan, *draw), plan)
 
 
 def apply_pil(image: Image, draw: Draw, table: Table | HasTable) -> Image:
     """One PIL image (RGB or L) under a draw of one."""
+    table = table if isinstance(table, Table) else table.table
+    _check_draw(draw, table)
+    _check_numbers(draw, table)
     if len(draw.choice) != 1:
         raise ValueError(f"apply_pil takes a draw of one image, got {len(draw.choice)}")
-    steps = list(zip(draw.choice[0].tolist(), draw.uniform[0].tolist(), strict=True))
-    return run_pil(image, steps, table if isinstance(table, Table) else table.table)
+    numbers = draw.uniform[0].double().clamp(max=LARGEST_UNIFORM)  # as batches have them
+    return run_pil(image, list(zip(draw.choice[0].tolist(), numbers.tolist(), strict=True)), table)
 
 
 def check_images(images: Tensor, what: str = "images") -> None:
@@ -129,8 +151,19 @@ def _check(images: Tensor, draw: Draw, table: Table) -> None:
         raise TypeError(f"images should be uint8 or float in [0, 1], got {images.dtype}")
     if 0 in images.shape[1:]:
         raise ValueError(f"images have no pixels: shape {tuple(images.shape)}")
+    _check_draw(draw, table)
     if len(draw.choice) != len(images):
         raise ValueError(f"a draw for {len(draw.choice)} images cannot serve {len(images)}")
+    if draw.choice.device != images.device:
+        raise ValueError(
+            f"images are on {images.device} and their draw on {draw.choice.device}: use draw.to()"
+        )
+
+
+def _check_draw(draw: Draw, table: Table) -> None:
+    """Refuse a draw of other shapes and types."""
+    if not isinstance(draw, Draw) or not all(isinstance(part, Tensor) for part in draw):
+        raise TypeError(f"draw should be a Draw of two tensors, got {type(draw).__name__}")
     choice, uniform = draw
     if choice.ndim != 2 or choice.dtype != torch.int64:
         raise TypeError(f"choice should be int64 (N, K), got {choice.dtype} {tuple(choice.shape)}")
@@ -138,16 +171,32 @@ def _check(images: Tensor, draw: Draw, table: Table) -> None:
         raise ValueError(
             f"uniform should be {(*choice.shape, table.uniforms)}, got {tuple(uniform.shape)}"
         )
-    # CUDA would have to be waited for; its index kernels stop at a row out of range
-    if choice.device.type == "cpu" and choice.numel() and not torch.compiler.is_compiling():
-        low, high = choice.aminmax()
-        if low < 0 or high >= len(table):
-            raise ValueError(f"choice names row {int(low if low < 0 else high)} of {len(table)}")
+    if not uniform.is_floating_point() or uniform.device != choice.device:
+        raise TypeError(
+            f"uniform should be float on {choice.device}, got {uniform.dtype} on {uniform.device}"
+        )
+
+
+def _check_numbers(draw: Draw, table: Table) -> None:
+    """Refuse rows that the table lacks and numbers outside of [0, 1): both lead into memory."""
+    choice, uniform = draw
+    if choice.is_cuda and (isinstance(draw, Drawn) or torch.cuda.is_current_stream_capturing()):
+        return  # it would have to be waited for; kernels there keep inside of their memory
+    if choice.numel():
+        first, last = (int(end) for end in choice.aminmax())
+        if first < 0 or last >= len(table):
+            raise ValueError(f"choice names row {first if first < 0 else last} of {len(table)}")
+    if uniform.numel():
+        low, high = (float(end) for end in uniform.aminmax())
+        if not (low >= 0 and high < 1):  # NaN is neither
+            raise ValueError(f"uniform should lie in [0, 1), got {low if high < 1 else high:g}")
 
 
 @torch.library.custom_op("deepaa::apply_batch", mutates_args=())
 def _compiled_apply(images: Tensor, choice: Tensor, uniform: Tensor, table: int) -> Tensor:
-    return _apply(images, Draw(choice, uniform), TABLES[table]).contiguous()
+    # a CUDA graph may be made of this, and could not wait
+    draw = Drawn(choice, uniform) if choice.is_cuda else Draw(choice, uniform)
+    return _apply(images, draw, TABLES[table]).contiguous()
 
 
 @_compiled_apply.register_fake
@@ -167,37 +216,23 @@ def draw_layers(keys: Tensor, thresholds: Tensor, uniforms: int) -> tuple[Tensor
 
 
 def run_pil(image: Image, steps: Sequence[tuple[int, Sequence[float]]], table: Table) -> Image:
-    """`image` under the (row, uniform numbers) of each layer."""
-    from deepaa.ops.kernels_pil import KERNELS, MODES
+    """`image` under the (row, uniform numbers) of each layer, as `Policy.draw_one` gives them."""
+    from deepaa.ops.kernels_pil import KERNELS
 
-    if image.mode not in MODES:
-        raise ValueError(
-            f"image has mode {image.mode!r}; policies work on RGB and L: use image.convert('RGB')"
-        )
+    check_mode(image)
     for index, uniforms in steps:
+        if not 0 <= index < len(table):
+            raise ValueError(f"choice names row {index} of {len(table)}")
         operation, magnitude = table.rows[index]
+        for number in uniforms[: operation.uniforms]:
+            if not 0 <= number < 1:
+                raise ValueError(f"uniform should lie in [0, 1), got {number:g}")
         if operation.is_custom:
-            image = _run_custom_on_pil(image, operation, magnitude, uniforms[: operation.uniforms])
+            image = run_own_on_pil(image, operation, magnitude, uniforms[: operation.uniforms])
         else:
             kernel = KERNELS[operation.name]
             image = kernel(image, magnitude, uniforms, **operation.options)
     return image
-
-
-def pil_to_tensor(image: Image) -> Tensor:
-    """An RGB or L image as uint8 (C, H, W)."""
-    pixels = torch.from_numpy(np.array(image, dtype=np.uint8))
-    return pixels[None] if pixels.ndim == 2 else pixels.permute(2, 0, 1).contiguous()
-
-
-def tensor_to_pil(image: Tensor) -> Image:
-    """uint8 (1 or 3, H, W) as an L or RGB image."""
-    from PIL.Image import fromarray
-
-    if image.shape[0] not in (1, 3):
-        raise ValueError(f"a PIL image has 1 or 3 channels here, got {image.shape[0]}")
-    pixels = image[0] if image.shape[0] == 1 else image.permute(1, 2, 0)
-    return fromarray(pixels.contiguous().numpy())
 
 
 def _run_batch(images: Tensor, draw: Draw, table: Table) -> Tensor:
@@ -302,60 +337,12 @@ def _run_with_custom(images: Tensor, draw: Draw, plan: Plan) -> Tensor:
                 # this waits for the device: the price of a PIL-only operation
                 picked = mine.nonzero()[:, 0]
                 if len(picked):
-                    done = _run_custom(images[picked], operation, *(arg[picked] for arg in args))
+                    done = run_own(images[picked], operation, *(arg[picked] for arg in args))
                     images = images.index_copy(0, picked, done)
             else:
                 # every image goes through the kernel: those of other rows as a copy, and at a
                 # magnitude it knows
                 magnitude = torch.where(mine, args[0], operation.low or 0.0)
-                done = _run_custom(images.clone(), operation, magnitude, args[1])
+                done = run_own(images.clone(), operation, magnitude, args[1])
                 images = torch.where(mine[:, None, None, None], done, images)
     return images
-
-
-def _run_custom(
-    images: Tensor, operation: Operation, magnitudes: Tensor, uniform: Tensor
-) -> Tensor:
-    uniform = uniform[:, : operation.uniforms]
-    if operation.batched is not None:
-        out = operation.batched(images, magnitudes, uniform, **operation.options)
-    else:
-        given = zip(images.cpu(), magnitudes.tolist(), uniform.tolist(), strict=True)
-        done = [
-            _checked_pil(operation, tensor_to_pil(image), None if operation.low is None else m, u)
-            for image, m, u in given
-        ]
-        out = torch.stack([pil_to_tensor(image) for image in done]).to(images.device)
-    if out.shape != images.shape or out.dtype != torch.uint8 or out.device != images.device:
-        raise ValueError(
-            f"operation {operation.name!r} gave {out.dtype} {tuple(out.shape)} on {out.device}; "
-            f"expected uint8 {tuple(images.shape)} on {images.device}"
-        )
-    return out
-
-
-def _run_custom_on_pil(
-    image: Image, operation: Operation, magnitude: float | None, uniforms: Sequence[float]
-) -> Image:
-    """A PIL image through one of the user's operations, which may have only a batched kernel."""
-    if operation.pil is not None:
-        return _checked_pil(operation, image.copy(), magnitude, uniforms)
-    numbers = torch.tensor([uniforms], dtype=torch.float32, device="cpu")
-    magnitudes = torch.tensor([magnitude or 0.0], dtype=torch.float64, device="cpu")
-    images = pil_to_tensor(image)[None]
-    return tensor_to_pil(_run_custom(images, operation, magnitudes, numbers)[0])
-
-
-def _checked_pil(
-    operation: Operation, image: Image, magnitude: float | None, uniforms: Sequence[float]
-) -> Image:
-    """What a user's PIL kernel makes of an image it may write to."""
-    assert operation.pil is not None
-    out = operation.pil(image, magnitude, uniforms, **operation.options)
-    kind = (getattr(out, "mode", None), getattr(out, "size", None))
-    if kind != (image.mode, image.size):
-        raise ValueError(
-            f"operation {operation.name!r} gave {type(out).__name__} {kind}; expected a PIL image "
-            f"of mode {image.mode} and size {image.size}"
-        )
-    return out

@@ -102,6 +102,7 @@ def draw(keys: Tensor, thresholds: Tensor, uniforms: int) -> tuple[Tensor, Tenso
 
 @triton.jit
 def _bounded(u):
+    u = tl.where(u == u, u, 0.0)  # NaN differs from itself
     return tl.minimum(tl.maximum(u.to(tl.float64), 0.0), _LARGEST)
 
 
@@ -125,6 +126,7 @@ def _resolve(
     uniform,
     out,
     total,
+    rows,
     H,
     W,
     U: tl.constexpr,
@@ -135,6 +137,7 @@ def _resolve(
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = place < total
     row = tl.load(choice + place, mask=inside, other=0)
+    row = tl.minimum(tl.maximum(row, 0), rows - 1)  # whatever was given, memory is safe
     numbers = uniform + place.to(tl.int64) * U
     u0 = tl.zeros((BLOCK,), tl.float64)
     u1 = tl.zeros((BLOCK,), tl.float64)
@@ -185,6 +188,7 @@ def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
             uniform.contiguous(),
             out,
             total,
+            len(plan.lines),
             float(plan.height),  # not integers, which Triton compiles in when they are 1
             float(plan.width),
             U=uniform.shape[-1],

@@ -1,15 +1,28 @@
-/* All layers of a draw for a range of images on the CPU: the plain kernels of batched.py as C loops.
+/* All layers of a draw for a range of images on the CPU: kernels_torch.py as C loops.
 
    Every function reads the same lines and constants (see plan.py) and must give the same bytes. It is
    compiled with -ffp-contract=off, because a fused multiply-add changes pixels. Images are planar:
-   channel c of an image starts at c * height * width. Source and target never overlap. */
+   channel c of an image starts at c * height * width. Source and target never overlap.
 
+   build_kernels.py compiles this file once for every processor could run it, and again for newer
+   instructions: LEVEL is 0, 1 for AVX2, 2 for AVX-512. All copies go into one library, and kernels_c.py
+   calls the best that `deepaa_level` allows. SOURCE is the checksum of this file. */
+
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
 
+#if FLT_EVAL_METHOD != 0
+#error "float expressions must be computed as floats: other bytes come out here"
+#endif
+
+#define JOINED(name, level) name##level
+#define NAMED(name, level) JOINED(name, level)
+#define PUBLIC __attribute__((visibility("default")))
+
 typedef uint8_t u8;
 
-enum { IDENTITY, GEOMETRY, LOOKUP, AUTO_CONTRAST, EQUALIZE, CONTRAST, COLOR, SHARPNESS, CUTOUT, RESIZED_CROP };
+enum { IDENTITY, GEOMETRY, LOOKUP, AUTO_CONTRAST, EQUALIZE, CONTRAST, COLOR, SHARPNESS, CUTOUT, RESIZED_CROP, CUSTOM };
 enum { LINE = 6, TAPS = 5, BITS = 22 };
 
 typedef struct {
@@ -23,7 +36,27 @@ typedef struct {
     const double *scales;             /* (256,) */
     const int32_t *taps_x, *taps_y;   /* (size + 1, size, 6) */
     int64_t channels, height, width;
+    int64_t rows, count_x, count_y, count_lookups;  /* of fills and factors, maps_x, maps_y, lookups */
 } Plan;
+
+/* Whether a line of the plan leads nowhere outside of its constants and of the image. */
+static int fits(const int32_t *line, const Plan *p) {
+    if ((uint32_t)line[5] >= (uint64_t)p->rows) return 0;
+    switch (line[0]) {
+    case GEOMETRY: return (uint32_t)line[1] < (uint64_t)p->count_x && (uint32_t)line[2] < (uint64_t)p->count_y;
+    case LOOKUP: return (uint32_t)line[1] < (uint64_t)p->count_lookups;
+    case CONTRAST:
+    case COLOR: return p->channels == 1 || p->channels == 3;
+    case CUTOUT: return line[1] >= 0 && line[2] >= 0;
+    case RESIZED_CROP:
+        return p->taps_x && p->taps_y && line[1] >= 0 && line[2] >= 0 && line[3] > 0 && line[4] > 0 &&
+               line[3] <= p->width - line[1] && line[4] <= p->height - line[2];
+    default: return line[0] >= IDENTITY && line[0] <= CUSTOM;
+    }
+}
+
+/* The sum of two terms of a map; one that leaves the 32 bits wraps, and lies outside of the image. */
+static inline int32_t place(int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint32_t)b) >> 16; }
 
 static inline u8 clip(int32_t v) { return v < 0 ? 0 : v > 255 ? 255 : (u8)v; }
 
@@ -44,7 +77,7 @@ static void copy_line(const u8 *restrict line, u8 *restrict out, int64_t width, 
     end = end < begin ? begin : end > width ? width : end;
     memset(out, fill, (size_t)begin);
     if (step > 0)
-        memcpy(out + begin, line + first + begin, (size_t)(end - begin));
+        memcpy(out + begin, line + (first + begin), (size_t)(end - begin));
     else
         for (int64_t x = begin; x < end; x++) out[x] = line[first - x];
     memset(out + end, fill, (size_t)(width - end));
@@ -58,8 +91,8 @@ static void geometry(const u8 *restrict in, u8 *restrict out, const int32_t *lin
     for (int64_t y = 0; y < h; y++) {
         const int32_t row_x = mx[w + y], row_y = my[w + y];
         if (level && step) {
-            const int32_t from_y = (my[0] + row_y) >> 16;
-            const int64_t first = (mx[0] + row_x) >> 16;
+            const int32_t from_y = place(my[0], row_y);
+            const int64_t first = place(mx[0], row_x);
             for (int64_t c = 0; c < p->channels; c++) {
                 u8 *target = out + c * size + y * w;
                 if (from_y < 0 || from_y >= h)
@@ -70,7 +103,7 @@ static void geometry(const u8 *restrict in, u8 *restrict out, const int32_t *lin
             continue;
         }
         for (int64_t x = 0; x < w; x++) {
-            const int32_t from_x = (mx[x] + row_x) >> 16, from_y = (my[x] + row_y) >> 16;
+            const int32_t from_x = place(mx[x], row_x), from_y = place(my[x], row_y);
             const int inside = (from_x >= 0) & (from_x < w) & (from_y >= 0) & (from_y < h);
             index[x] = inside ? from_y * (int32_t)w + from_x : -1;
         }
@@ -231,8 +264,8 @@ static void resized_crop(const u8 *restrict in, u8 *restrict out, const int32_t 
                 const int32_t *tap = taps_x + x * LINE;
                 int32_t total = 1 << (BITS - 1);
                 for (int t = 0; t < TAPS; t++) {
-                    const int64_t place = tap[0] + t < box_w ? tap[0] + t : box_w - 1;
-                    total += source[place] * tap[1 + t];  /* weights beyond the box are 0 */
+                    const int64_t from = tap[0] + t < box_w ? tap[0] + t : box_w - 1;
+                    total += source[from] * tap[1 + t];  /* weights beyond the box are 0 */
                 }
                 wide[y * w + x] = to_byte(total);
             }
@@ -275,15 +308,19 @@ static void layer(const u8 *restrict in, u8 *restrict out, const int32_t *line, 
     }
 }
 
-/* Images [begin, end) under `depth` lines each. `work` holds an image, then a plane and a line of indices. */
-void deepaa_apply(const Plan *p, const u8 *images, u8 *out, const int32_t *lines, int64_t depth,
-                  int64_t begin, int64_t end, u8 *work) {
+/* Images [begin, end) under `depth` lines each. `work` holds an image, then a plane and a line of indices.
+   Returns -1, or the first image with a line that does not fit; nothing is written for it and those after it. */
+PUBLIC int64_t NAMED(deepaa_apply_, LEVEL)(const Plan *p, const u8 *images, u8 *out, const int32_t *lines, int64_t depth,
+                                           int64_t begin, int64_t end, u8 *work) {
     const int64_t bytes = p->channels * p->height * p->width;
     for (int64_t n = begin; n < end; n++) {
         const int32_t *mine = lines + n * depth * LINE;
         const u8 *source = images + n * bytes;
         int64_t left = 0;  /* layers that still change the image; the last of them writes to `out` */
-        for (int64_t k = 0; k < depth; k++) left += mine[k * LINE] != IDENTITY;
+        for (int64_t k = 0; k < depth; k++) {
+            if (!fits(mine + k * LINE, p)) return n;
+            left += mine[k * LINE] != IDENTITY;
+        }
         if (left == 0) memcpy(out + n * bytes, source, (size_t)bytes);
         for (int64_t k = 0; k < depth; k++) {
             if (mine[k * LINE] == IDENTITY) continue;
@@ -293,4 +330,24 @@ void deepaa_apply(const Plan *p, const u8 *images, u8 *out, const int32_t *lines
             left--;
         }
     }
+    return -1;
 }
+
+#if LEVEL == 0
+/* The source that was compiled; kernels_c.py looks for it in the file. */
+PUBLIC const char deepaa_source[] = "deepaa kernels.c " SOURCE;
+
+/* The highest LEVEL that this processor and its system can run. */
+PUBLIC int deepaa_level(void) {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    const int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                       __builtin_cpu_supports("avx512vl");
+    return avx2 ? avx512 ? 2 : 1 : 0;
+#else
+    return 0;
+#endif
+}
+#endif

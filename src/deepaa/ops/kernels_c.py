@@ -1,7 +1,8 @@
-"""The C loops of `kernels.c`, compiled once per machine where there is a C compiler.
+"""The C loops of `kernels.c`, which are compiled when the package is built.
 
-A batch on CPU then runs several times faster than through torch's kernels, with the same bytes.
-Without a compiler, or with DEEPAA_NATIVE=0, `kernels_torch.py` serves.
+A batch on CPU then runs several times faster than through torch's kernels, with the same bytes. The
+library is loaded from the folder of the package alone, and only if it is what was built from the
+`kernels.c` beside it. Without it, or with DEEPAA_NATIVE=0, `kernels_torch.py` serves.
 """
 
 from __future__ import annotations
@@ -10,14 +11,9 @@ import ctypes
 import hashlib
 import logging
 import os
-import platform
-import shutil
-import subprocess
-import sys
-import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,9 @@ from deepaa.ops.plan import Plan
 
 log = logging.getLogger(__name__)
 
-FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-shared", "-std=c11")
+FOLDER = Path(__file__).parent
+LEVELS = ("every processor of its kind", "AVX2", "AVX-512")
+"""What a copy of the loops is compiled for, by its LEVEL in kernels.c."""
 THREAD_BYTES = 1 << 20
 """Work given to a further thread: below this, starting it costs more than it saves."""
 
@@ -42,28 +40,41 @@ class _Plan(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("forms", "fills", "factors", "scales")),
         *((name, ctypes.c_void_p) for name in ("taps_x", "taps_y")),
         *((name, ctypes.c_int64) for name in ("channels", "height", "width")),
+        *((name, ctypes.c_int64) for name in ("rows", "count_x", "count_y", "count_lookups")),
     ]
 
 
 def available() -> bool:
-    """Whether the C loops can be used here; the first call compiles them."""
-    return os.environ.get("DEEPAA_NATIVE", "1") != "0" and _library() is not None
+    """Whether the C loops can be used here."""
+    return why_not() is None
+
+
+def why_not() -> str | None:
+    """Why the C loops cannot be used here, and what to do; None if they can."""
+    if os.environ.get("DEEPAA_NATIVE", "1") == "0":
+        return "DEEPAA_NATIVE=0"
+    found = _library()
+    return found if isinstance(found, str) else None
+
+
+def level() -> str:
+    """What the copy of the loops that is used here was compiled for."""
+    return LEVELS[_levels()[-1]]
 
 
 def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     """uint8 (N, C, H, W) on CPU under (N, K, 6) lines."""
-    library = _library()
-    assert library is not None
+    apply = _function(_levels()[-1])
     out = torch.empty_like(images)
     lines = lines.contiguous()
     constants = _constants(plan)
     n, image_bytes = len(images), images[0].numel()
     threads = min(torch.get_num_threads(), max(1, n * image_bytes // THREAD_BYTES), n)
 
-    def work(part: int) -> None:
+    def work(part: int) -> int:
         begin, end = n * part // threads, n * (part + 1) // threads
-        scratch = np.empty(2 * image_bytes + 4 * plan.width + 4096, np.uint8)
-        library.deepaa_apply(
+        scratch = np.empty(scratch_bytes(plan), np.uint8)
+        refused: int = apply(
             ctypes.byref(constants),
             images.data_ptr(),
             out.data_ptr(),
@@ -73,14 +84,23 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
             end,
             scratch.ctypes.data,
         )
+        return refused
 
     if threads == 1:
-        work(0)
+        refused = [work(0)]
     else:
         # ctypes lets go of the interpreter lock during the call
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, range(threads)))
+            refused = list(pool.map(work, range(threads)))
+    if max(refused) >= 0:  # `resolve` gives no such line, but memory hangs on it
+        raise ValueError(f"image {max(refused)} has a line that does not fit its plan")
     return out
+
+
+def scratch_bytes(plan: Plan) -> int:
+    """Memory that a thread works in: an image, then a plane or a line of indices."""
+    pixels = plan.height * plan.width
+    return (plan.channels + 1) * pixels + 4 * plan.width + 64
 
 
 def _constants(plan: Plan) -> _Plan:
@@ -97,6 +117,8 @@ def _constants(plan: Plan) -> _Plan:
         }
         _mark_brightness(plan, extra["forms"])
         address = {name: array.ctypes.data for name, array in extra.items()}
+        address["rows"], address["count_lookups"] = len(plan.fills), len(lookups)
+        address["count_x"], address["count_y"] = len(maps_x), len(maps_y)
         for name in (field[0] for field in _Plan._fields_):
             if name not in address:
                 value = getattr(plan, name)
@@ -130,68 +152,49 @@ def _mark_brightness(plan: Plan, forms: np.ndarray[Any, np.dtype[np.int32]]) -> 
 
 
 @cache
-def _library() -> ctypes.CDLL | None:
-    compiler = os.environ.get("CC") or next(filter(shutil.which, ("cc", "gcc", "clang")), None)
-    if compiler is None or sys.platform == "win32":
-        return None
+def _library() -> ctypes.CDLL | str:
+    """The library of this package, or why it cannot be used."""
+    path = FOLDER / "libdeepaa.so"
+    if not path.exists():
+        return f"they were not built; {_advice()}"
     try:
-        library = _loaded(compiler)
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-        log.warning("no compiled CPU kernels, torch's slower ones serve instead: %s", error)
-        return None
-    pointer, number = ctypes.c_void_p, ctypes.c_int64
-    library.deepaa_apply.argtypes = [pointer] * 4 + [number] * 3 + [pointer]
-    library.deepaa_apply.restype = None
+        content = path.read_bytes()
+        source = hashlib.sha256((FOLDER / "kernels.c").read_bytes()).hexdigest()
+        # before it is loaded: the system maps a damaged file without a look, and crashes later
+        checksum = (FOLDER / "libdeepaa.so.sha256").read_text().split()[:1]
+        if checksum != [hashlib.sha256(content).hexdigest()]:
+            raise OSError(f"{path.name} is damaged, its checksum differs")
+        if f"deepaa kernels.c {source}".encode() not in content:
+            raise OSError(f"{path.name} was built from another kernels.c")
+        library = ctypes.CDLL(str(path))
+        library.deepaa_level.restype = ctypes.c_int
+    except (OSError, AttributeError, ValueError) as error:
+        reason = f"{error}; {_advice()}"
+        log.warning("no compiled CPU kernels, torch's slower ones serve instead: %s", reason)
+        return reason
     return library
 
 
-def _loaded(compiler: str) -> ctypes.CDLL:
-    path = _compiled(compiler)
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError:  # damaged, or made for another machine: once more
-        path.unlink(missing_ok=True)
-        return ctypes.CDLL(str(_compiled(compiler)))
+def _advice() -> str:
+    if (FOLDER.parents[2] / "build_kernels.py").exists():
+        return "run python build_kernels.py, which needs a C compiler"
+    return "install deepaa from its source where there is a C compiler"
 
 
-def _compiled(compiler: str) -> Path:
-    """The shared library for this source, compiler and processor, from the cache or made now."""
-    source = files("deepaa.ops").joinpath("kernels.c").read_text()
-    machine = f"{platform.machine()} {_processor()} {sys.platform}"
-    name = hashlib.sha256(f"{source}{compiler}{FLAGS}{machine}".encode()).hexdigest()[:24]
-    folder = _cache_folder()
-    library = folder / f"native-{name}.so"
-    if library.exists():
-        return library
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        code, made = Path(scratch, "kernels.c"), Path(scratch, "native.so")
-        code.write_text(source)
-        for tuned in (["-march=native"], ["-mcpu=native"], []):
-            command = [*compiler.split(), *FLAGS, *tuned, str(code), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-            if done.returncode == 0:
-                made.replace(library)  # whole or not at all, whoever else compiles now
-                return library
-        raise OSError(f"{compiler} failed: {done.stderr.strip()[-300:]}")
+@cache
+def _levels() -> tuple[int, ...]:
+    """The copies of the loops that run on this processor."""
+    library = _library()
+    assert not isinstance(library, str), library
+    most = library.deepaa_level()
+    return tuple(n for n in range(most + 1) if hasattr(library, f"deepaa_apply_{n}"))
 
 
-def _processor() -> str:
-    """What the processor can do, so that a home folder shared between machines stays safe."""
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return platform.processor()
-    wanted = ("flags", "Features", "model name")
-    return str(sorted({line for line in info.splitlines() if line.startswith(wanted)}))
-
-
-def _cache_folder() -> Path:
-    """A folder only this user can write to: compiled code is loaded from it."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    folder = Path(base) if base else Path.home() / ".cache"
-    folder = folder / "deepaa"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise OSError(f"{folder} belongs to or can be written by others")
-    return folder
+@cache
+def _function(level: int) -> Callable[..., int]:
+    """The loops compiled for a level."""
+    found: Any = getattr(_library(), f"deepaa_apply_{level}")
+    pointer, number = ctypes.c_void_p, ctypes.c_int64
+    found.argtypes, found.restype = [pointer] * 4 + [number] * 3 + [pointer], number
+    function: Callable[..., int] = found
+    return function

@@ -15,8 +15,6 @@ from deepaa.ops.resized_crop import resized_crop_box
 from deepaa.ops.rng import cutout_box
 from deepaa.ops.space import PilKernel
 
-MODES = ("RGB", "L")
-
 
 def _fill(image: PilImage, fill: Any) -> int | tuple[int, ...]:
     values = fill_for(fill, len(image.getbands()))

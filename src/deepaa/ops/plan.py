@@ -354,8 +354,8 @@ def plan_for(table: Table, channels: int, height: int, width: int, device: torch
 def resolve(plan: Plan, choice: Tensor, uniform: Tensor) -> Tensor:
     """(N, K, 6) int32 lines for the rows (N, K) and the numbers (N, K, U) of a draw."""
     lines = plan.lines[choice]
-    # double: products with counts and sizes are then exact; clamped: the results index memory
-    u = uniform.double().clamp(0, LARGEST_UNIFORM)
+    # double: products with counts and sizes are then exact; bounded: the results index memory
+    u = uniform.to(torch.float64, copy=True).nan_to_num_(0.0).clamp_(0, LARGEST_UNIFORM)
     if plan.variants is not None:
         counts = plan.variants[choice]
         used = min(2, u.shape[-1])

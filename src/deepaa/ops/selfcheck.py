@@ -11,11 +11,10 @@ from deepaa.ops.apply import (
     Draw,
     apply_batch,
     apply_torch,
-    pil_to_tensor,
     run_pil,
-    tensor_to_pil,
     triton_works,
 )
+from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 from deepaa.ops.rng import draw_words, sample_keys
 from deepaa.ops.space import Space, Table
 
@@ -42,6 +41,12 @@ def batch_kernels() -> Iterator[tuple[str, str, Apply]]:
         if triton_works(torch.device("cuda")):
             yield "CUDA Triton", "cuda", apply_batch
         yield "CUDA torch", "cuda", apply_torch
+
+
+def cpu_kernels() -> str:
+    """Which kernels a batch on CPU uses, and why not the fast ones."""
+    reason = kernels_c.why_not()
+    return f"torch (slower; no C kernels: {reason})" if reason else f"C, for {kernels_c.level()}"
 
 
 def compare_with_pillow(

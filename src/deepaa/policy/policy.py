@@ -14,6 +14,7 @@ from torch import Tensor
 
 from deepaa.ops import (
     Draw,
+    Drawn,
     Operation,
     Row,
     Space,
@@ -157,7 +158,7 @@ class Policy:
         phase = self.phase(epoch)
         if len(phase.stages) == 1 and isinstance(phase.stages[0], Layers) and phase.depth:
             (thresholds,) = self._constants(phase, keys.device)[0]
-            return Draw(*draw_layers(keys, thresholds, self.table.uniforms))
+            return Drawn(*draw_layers(keys, thresholds, self.table.uniforms))
         choice, gate, uniform = draw_words(keys, phase.depth, self.table.uniforms)
         rows, first = [choice[:, :0]], 0
         for stage, constants in zip(phase.stages, self._constants(phase, keys.device), strict=True):
@@ -165,7 +166,7 @@ class Policy:
             identity = self.table.identity or 0
             rows.append(stage.choose(choice[:, mine], gate[:, mine], constants, identity))
             first += stage.depth
-        return Draw(rows[1] if len(rows) == 2 else torch.cat(rows, 1), uniform)
+        return Drawn(rows[1] if len(rows) == 2 else torch.cat(rows, 1), uniform)
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
         """The (row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.ops import Draw, apply_batch, check_images, draw_words, hash_int, sample_key, to_device
+from deepaa.ops import Drawn, apply_batch, check_images, draw_words, hash_int, sample_key, to_device
 from deepaa.policy import Policy, thresholds
 from deepaa.search.gradient_matching.gradients import Derivatives, Params, even_weights, flattened
 from deepaa.search.settings import SearchConfig
@@ -200,7 +200,7 @@ def all_transformations(
     first = augmented(images, prefix, seeds, draws).flatten(0, 1)
     choice = to_device(rows, device).repeat(len(first))[:, None]
     uniform = draw_words(_keys(seeds, 1, draws * len(rows), device), 1, table.uniforms)[2]
-    out = apply_batch(first.repeat_interleave(len(rows), 0), Draw(choice, uniform), table)
+    out = apply_batch(first.repeat_interleave(len(rows), 0), Drawn(choice, uniform), table)
     return torch.unflatten(out, 0, (len(images), -1))
 
 
@@ -233,7 +233,7 @@ def sampled_chains(
     parts = (torch.arange(n, device=device) % strata).repeat(len(images))
     words = (parts[:, None] * 2**53 + choice) // strata
     steps = to_device(thresholds(probabilities), device)
-    draw = Draw(torch.searchsorted(steps, words, right=True), uniform)
+    draw = Drawn(torch.searchsorted(steps, words, right=True), uniform)
     return torch.unflatten(apply_batch(first, draw, table), 0, (len(images), n))
 
 
