@@ -1,8 +1,8 @@
 """Deep AutoAugment: image augmentation policies, applied exactly and fast.
 
 `DeepAutoAugment(policy)` augments PIL images, arrays, tensors and batches. `load_policy` and
-`Policy` give it something to apply, `find_policy` finds it for your images; `CIFAR` and `IMAGENET`
-are the search spaces of the paper.
+`Policy` give it something to apply, `find_policy` finds it for your images, `hold_contest` compares
+policies in your own training loop; `CIFAR` and `IMAGENET` are the search spaces of the paper.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         apply_pil,
     )
     from deepaa.policy import Chains, Layers, Policy, PolicyFileError, load_policy
-    from deepaa.search import Search, SearchConfig, find_policy
+    from deepaa.search import Search, SearchConfig, find_policy, hold_contest
     from deepaa.transforms import AugmentedDataset, DeepAutoAugment
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "apply_batch",
     "apply_pil",
     "find_policy",
+    "hold_contest",
     "load_policy",
 ]
 

@@ -14,11 +14,10 @@ from blobs import blobs
 from torch import Tensor
 
 import deepaa
-from deepaa import Operation, Policy
+from deepaa import Operation, Policy, hold_contest
 from deepaa.data.load import as_images
 from deepaa.policy import compared_policy
 from deepaa.runs import Run, StopAskedError, read_history
-from deepaa.search import contest as own_contest
 from deepaa.search.contest.candidates import Candidate, all_candidates, found_candidates
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
@@ -423,7 +422,7 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     rotate = Policy.repeated(
         deepaa.Space((Operation("rotate", -30, 30, neutral=0.0),), 3), [0.5, 0.5], 1
     )
-    result = own_contest(
+    result = hold_contest(
         train, {"turns": rotate}, usual=False, labels=labels, epochs=30, out=tmp_path / "run"
     )
     assert result.winner.name == "turns"
@@ -432,7 +431,7 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     assert result.proof.low > 0.1
     assert "turns is" in result.sentence
     count = len(calls)
-    again = own_contest(
+    again = hold_contest(
         train, {"turns": rotate}, usual=False, labels=labels, epochs=30, out=tmp_path / "run"
     )
     assert len(calls) == count
@@ -450,4 +449,4 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
 )
 def test_a_loop_that_returns_something_else(gives: object, error: str) -> None:
     with pytest.raises((TypeError, ValueError), match=error):
-        own_contest(gives, usual=False)  # type: ignore[arg-type]
+        hold_contest(gives, usual=False)  # type: ignore[arg-type]

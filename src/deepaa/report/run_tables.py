@@ -95,7 +95,9 @@ def go_on_text(subject: Subject) -> str:
     """How a run that was stopped goes on, after the words "Go on"."""
     if subject.config.get("source", {}).get("from_python"):
         return "by calling find_policy again."
-    return f"with: deepaa {subject.config.get('kind', 'search')} --resume {subject.name}"
+    if subject.config.get("kind") == "contest":
+        return "with the command that began it"
+    return f"with: deepaa search --resume {subject.name}"
 
 
 def _end_text(search: Mapping[str, Any], last: Record | None) -> str:

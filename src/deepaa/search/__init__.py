@@ -11,7 +11,7 @@ from deepaa.search.contest import (
     ContestRequest as ContestRequest,
     ContestResult as ContestResult,
     ContestRun as ContestRun,
-    contest as contest,
+    hold_contest as hold_contest,
     open_contest as open_contest,
 )
 from deepaa.search.cost import (

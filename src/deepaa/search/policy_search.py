@@ -18,7 +18,7 @@ from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
-from deepaa.runs import Run, StopAskedError, part_of
+from deepaa.runs import FOUND, Run, StopAskedError, part_of
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -28,8 +28,6 @@ from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
 Record = EpochRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
-FOUND_FILE = "found.json"
-"""What the search found, whatever the contest behind it makes of it."""
 
 
 class PolicySearch:
@@ -106,7 +104,7 @@ class PolicySearch:
         """The layers found so far, with what they were found on."""
         if self.search is None and self.later_state and self.run is not None:
             own = [op for op in self.space.operations if op.is_custom]
-            return load_policy(self.run.folder / FOUND_FILE, own)
+            return load_policy(self.run.folder / FOUND, own)
         if self.search is None:
             return Policy.identity(self.space, 0)
         found = self.search.policy
@@ -148,7 +146,7 @@ class PolicySearch:
             self.stopped = True
             return
         if self.run is not None:
-            self.policy.save(self.run.folder / FOUND_FILE)
+            self.policy.save(self.run.folder / FOUND)
 
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain

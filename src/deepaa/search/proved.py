@@ -11,7 +11,7 @@ from torch import nn
 from deepaa import distributed
 from deepaa.models import copy_model, is_large, load_model
 from deepaa.policy import Policy, SpaceName
-from deepaa.runs import POLICY
+from deepaa.runs import FOUND, POLICY
 from deepaa.search.contest import (
     Candidate,
     Contest,
@@ -24,7 +24,7 @@ from deepaa.search.contest import (
     all_candidates,
     contest_facts,
 )
-from deepaa.search.policy_search import FOUND_FILE, PolicySearch, Record
+from deepaa.search.policy_search import PolicySearch, Record
 from deepaa.train import device_settings
 
 LEAST_SEARCHED = 1000
@@ -90,7 +90,7 @@ class ProvedSearch:
                 self.found.save(search.run.folder / POLICY)
             return
         if not self.is_searched and search.run is not None:
-            self.found.save(search.run.folder / FOUND_FILE)
+            self.found.save(search.run.folder / FOUND)
         self.contest = self._begin()
         yield from self.contest
         self.stopped = self.contest.stopped
@@ -178,7 +178,7 @@ def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
                 raise ValueError(
                     f"the contest trains your network from new weights, but {name or 'it'} "
                     f"({type(module).__name__}) has no reset_parameters; name the network instead, "
-                    "use deepaa.contest with your own loop, or leave the contest out"
+                    "use deepaa.hold_contest with your own loop, or leave the contest out"
                 )
             reset()
     return copy

@@ -13,7 +13,7 @@ from deepaa.search.contest.keep import (
     ContestProgress as ContestProgress,
     ContestRun as ContestRun,
 )
-from deepaa.search.contest.own_loop import contest as contest
+from deepaa.search.contest.own_loop import hold_contest as hold_contest
 from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPlan as LengthPlan
 from deepaa.search.contest.request import (
     ContestRequest as ContestRequest,

@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from deepaa.runs import POLICY, ProgressLine, Run, StopAskedError, duration
+from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, duration
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
 from deepaa.search.contest.run import Contest, ContestEntry, ContestEpoch, ContestRecord
 
-CONTEST, PHASE = "contest.json", "contest"
+PHASE = "contest"
+"""Where a run is, as its state says."""
 
 
 class ContestRun:

@@ -1,4 +1,4 @@
-"""`contest`: policies compared in the user's own training loop."""
+"""`hold_contest`: policies compared in the user's own training loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OwnLoop = Callable[[Policy, int], tuple[Any, Any]]
 _LOGGER = logging.getLogger(__name__)
 
 
-def contest(
+def hold_contest(
     train: OwnLoop,
     policies: Mapping[str, Policy | str | Path] | None = None,
     *,

@@ -122,7 +122,8 @@ def document(
     over = not plan.next_jobs(table)
     content = {"format": FORMAT, "status": "finished" if over else "running", **facts}
     content["target_epochs"] = plan.target
-    content |= {"plan": plan.to_json(table), "pick": None, "proof": None, "sentence": None}
+    pick = {"winner": NONE, "reference": NONE, "reason": "running", "extrapolated": False}
+    content |= {"plan": plan.to_json(table), "pick": pick, "proof": None, "sentence": None}
     chosen = None
     if over:
         result = contest_result(candidates, plan, table)
