@@ -380,6 +380,18 @@ def test_a_class_with_fewer_images_than_folds_is_in_as_many_as_it_has():
     assert len(fold[50:].unique()) == 3
 
 
+def test_classes_of_one_group_are_named_by_folds(caplog):
+    labels, groups = torch.arange(60) % 2, torch.arange(60) // 6
+    with caplog.at_level(logging.WARNING):
+        folds(labels, groups)
+    assert not caplog.records
+    with caplog.at_level(logging.WARNING):
+        folds(labels, torch.where(labels == 1, 99, groups), class_names=("dog", "cat"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "cat: all images are in one fold, so that no network learns them for it"
+    ]
+
+
 def test_folds_that_are_impossible():
     with pytest.raises(ValueError, match="5 folds: expected 2 to 4, the number of images"):
         folds(torch.tensor([0, 1, 0, 1]))

@@ -102,10 +102,13 @@ def _write_pictures(folder: Path) -> None:
     from deepaa.data.load import load_embedded
 
     data = load_embedded()
+    rows = ["file,group\n"]
     for i in range(120):
-        path = folder / data.class_names[i % 10] / f"{i:03}.png"
+        path = folder / data.class_names[i % 10] / f"scene{i // 20}_{i:03}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(data.train_images[i].permute(1, 2, 0).numpy()).save(path)
+        rows.append(f"{path.relative_to(folder)},{i // 20}\n")
+    (folder / "groups.csv").write_text("".join(rows))
 
 
 # Running the Python of a page
@@ -140,6 +143,7 @@ def names_for_pages() -> dict[str, Any]:
     images, labels = data.train_images[:120], data.train_labels[:120]
     names: dict[str, Any] = {"images": images, "labels": labels, "torch": torch, "v2": v2}
     names["dataset"] = TensorDataset(images, labels)
+    names["groups"] = [f"scene {i // 20}" for i in range(120)]
     names["pil_image"] = Image.fromarray(images[0].permute(1, 2, 0).numpy())
     names["net"] = build_model("small", 10)
     names |= {"mean": [0.5] * 3, "std": [0.25] * 3, "epochs": 2}

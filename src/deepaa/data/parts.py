@@ -71,16 +71,29 @@ def judge_part(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> T
     return (part == 1).nonzero()[:, 0]
 
 
-def folds(labels: Tensor, groups: Tensor | None = None, count: int = 5, seed: int = 0) -> Tensor:
+def folds(
+    labels: Tensor,
+    groups: Tensor | None = None,
+    count: int = 5,
+    seed: int = 0,
+    *,
+    class_names: Sequence[str] = (),
+) -> Tensor:
     """The fold (N,) of each image, in 0..count-1: by class, and groups whole.
 
-    Without groups, folds differ by one image at most, and so do the images of a class in them.
+    Without groups, folds differ by one image at most, and so do the images of a class in them. A
+    warning names the classes that are all in one fold, with `class_names` or their numbers.
     """
     numbers = torch.arange(len(labels)) if groups is None else torch.unique(groups)
     if not 2 <= count <= len(numbers):
         what = "images" if groups is None else f"groups ({len(labels):,} images)"
         raise ValueError(f"{count} folds: expected 2 to {len(numbers):,}, the number of {what}")
-    return _dealt(labels, groups, count, seed + _FOLDS)
+    fold = _dealt(labels, groups, count, seed + _FOLDS)
+    names = class_names or [str(c) for c in range(int(labels.max()) + 1)]
+    alone = [name for c, name in enumerate(names) if len(torch.unique(fold[labels == c])) == 1]
+    if alone:
+        _warn(f"{listed(alone)}: all images are in one fold, so that no network learns them for it")
+    return fold
 
 
 def halves(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> Tensor:
