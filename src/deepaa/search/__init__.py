@@ -10,12 +10,18 @@ from deepaa.search.gradient_matching.search import (
     Search as Search,
     StepRecord as StepRecord,
 )
+from deepaa.search.plain_network import ProtectionRecord as ProtectionRecord
 from deepaa.search.policy_search import (
     PolicySearch as PolicySearch,
     forecast as forecast,
     run_trial as run_trial,
     trial_epochs as trial_epochs,
     trial_images as trial_images,
+)
+from deepaa.search.protection import (
+    Changed as Changed,
+    Protection as Protection,
+    find_changed as find_changed,
 )
 from deepaa.search.run import (
     SearchProgress as SearchProgress,

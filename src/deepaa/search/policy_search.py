@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 import torch
@@ -25,10 +25,19 @@ from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.plain_network import ProtectionRecord, protect_classes
+from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
+from deepaa.train import (
+    EpochRecord,
+    ImageBatches,
+    TrainConfig,
+    Training,
+    evaluate,
+    precision_on,
+)
 
-Record = EpochRecord | StepRecord | LayerRecord
+Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
 ENOUGH_SECONDS = 0.3
@@ -88,6 +97,8 @@ class PolicySearch:
         else:
             self.model = copy_model(model).to(self.device)
         self.search: Search | None = None
+        self.protection = Protection()
+        """What turns one class into another: from its record on it is not in `space` any more."""
         self.stopped, self._stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         if self.run is not None:
@@ -127,6 +138,8 @@ class PolicySearch:
         }
         if (share := self.search.dropped_identity) is not None:
             info[DROPPED_IDENTITY] = f"{share:.4f}"
+        if self.protection.changed:
+            info["left out"] = "; ".join(each.text for each in self.protection.changed)
         return Policy(found.table, found.phases[0].stages, info=info)
 
     def check_model(self) -> None:
@@ -153,15 +166,20 @@ class PolicySearch:
         if self.run is not None:
             self.policy.save(self.run.folder / POLICY)
 
+    def train_config(self, images: int) -> TrainConfig:
+        """How a network is trained on so many images for this search."""
+        train = self.proxy.trained_on(images).train
+        return dataclasses.replace(
+            train,
+            seed=self.config.seed,
+            precision=precision_on(self.device, self.config.precision),
+            channels_last=train.channels_last or self.device.type == "cuda",
+        )
+
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
         policy = default_augmentation(self.space) if self.proxy.augment else None
-        config = dataclasses.replace(
-            self.proxy.train,
-            seed=self.config.seed,
-            precision=precision_on(self.device, self.config.precision),
-            channels_last=self.proxy.train.channels_last or self.device.type == "cuda",
-        )
+        config = self.train_config(len(part))
         images, labels = self.data.images[part], self.data.labels[part]
         batches = ImageBatches(images, labels, policy, config, self.device)
         training = Training(self.model, batches, config)
@@ -176,21 +194,37 @@ class PolicySearch:
             yield record
             self._check_stop()
 
-    def _search(self) -> Iterator[StepRecord | LayerRecord]:
+    def _protect(self, weights: dict[str, Tensor]) -> Generator[Record, None, dict[str, Tensor]]:
+        """Leave out of the space what turns one class into another; the state with that."""
+        saved = self._state.get("protection")
+        if saved is None and self.config.protect:
+            record = distributed.broadcast(protect_classes(self, self._check_stop))
+            saved = record.to_tensor()
+            self._keep("protection", record, {**weights, "protection": saved}, now=True)
+            yield record
+            self._check_stop()
+        if saved is None:
+            return weights
+        self.protection = ProtectionRecord.from_tensor(saved).protection
+        self.space = self.protection.space(self.space)
+        return {**weights, "protection": saved}
+
+    def _search(self) -> Iterator[Record]:
         weights = part_of(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
+        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
+        fixed = yield from self._protect(fixed)
         both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
-        if self._state:
-            self.search.load_state(part_of(self._state, "search."))
+        if state := part_of(self._state, "search."):
+            self.search.load_state(state)
         self._state = {}
-        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}

@@ -268,7 +268,7 @@ def predictions(model: nn.Module, images: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        called = torch.cat([model(part).argmax(1) for part in images.split(BATCH)]).cpu()
+        called = torch.cat([model(part).argmax(1) for part in torch.split(images, BATCH)]).cpu()
     model.train(was_training)
     return called
 

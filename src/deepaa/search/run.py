@@ -31,6 +31,7 @@ from deepaa.runs import (
     read_json,
 )
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
+from deepaa.search.plain_network import ProtectionRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
 from deepaa.train import EpochRecord
@@ -247,6 +248,9 @@ class SearchProgress:
             )
         elif isinstance(record, EpochRecord):
             self._show_epoch(record)
+        elif isinstance(record, ProtectionRecord):
+            for line in record.lines:
+                self.line.message(line)
         else:
             is_last = record.step == self.search.config.steps
             self.line.update(self.step_text(record), always=is_last)
