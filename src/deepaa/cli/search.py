@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
 WITH_RESUME |= {"tensorboard"}
 """Options that say nothing about what is searched."""
-OF_SEARCH = ("max_layers", "steps", "seed", "precision")
+OF_SEARCH = ("max_layers", "steps", "seed", "precision", "protect")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
 
@@ -54,6 +54,14 @@ def search(
             "be repeated.",
         ),
     ] = NOTHING,
+    protect: Annotated[
+        bool | None,
+        _space(
+            "--protect/--no-protect",
+            help="Leave out operations that turn one class into another, as a network says that "
+            "was trained without them. On, but for official and paper.",
+        ),
+    ] = None,
     model: options.Model = None,
     weights: Annotated[
         Path | None, network_option(help="Trained weights of --model: no pre-training then.")

@@ -27,8 +27,14 @@ from deepaa.search.gradient_matching.search import (
     Search as Search,
     StepRecord as StepRecord,
 )
+from deepaa.search.plain_network import ProtectionRecord as ProtectionRecord
 from deepaa.search.policy_search import PolicySearch as PolicySearch
 from deepaa.search.progress import SearchProgress as SearchProgress
+from deepaa.search.protection import (
+    Changed as Changed,
+    Protection as Protection,
+    find_changed as find_changed,
+)
 from deepaa.search.proved import ProvedSearch as ProvedSearch
 from deepaa.search.run import (
     SearchRequest as SearchRequest,

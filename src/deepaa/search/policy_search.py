@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +22,12 @@ from deepaa.runs import FOUND, Run, StopAskedError, part_of
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.plain_network import ProtectionRecord, protect_classes
+from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.train import EpochRecord, ImageBatches, Training, precision_on
+from deepaa.train import EpochRecord, ImageBatches, TrainConfig, Training, precision_on
 
-Record = EpochRecord | StepRecord | LayerRecord
+Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
 
@@ -84,6 +86,12 @@ class PolicySearch:
         self.given = model
         """The user's own network."""
         self.search: Search | None = None
+        self.protection = Protection()
+        """What turns one class into another: from its record on it is not in `space` any more."""
+        self.protection_state: dict[str, Tensor] = {}
+        """The same, as a state keeps it."""
+        if "protection" in self.later_state:
+            self._take_protection(self.later_state.pop("protection"))
         self.stopped, self.stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
         if self.run is not None:
@@ -115,6 +123,8 @@ class PolicySearch:
             "seed": str(self.config.seed),
             "settings": _differences(self.config),
         }
+        if self.protection.changed:
+            info["left out"] = "; ".join(each.text for each in self.protection.changed)
         return Policy(found.table, found.phases[0].stages, info=info)
 
     @property
@@ -148,15 +158,20 @@ class PolicySearch:
         if self.run is not None:
             self.policy.save(self.run.folder / FOUND)
 
+    def train_config(self, images: int) -> TrainConfig:
+        """How a network is trained on so many images for this search."""
+        train = self.proxy.trained_on(images).train
+        return dataclasses.replace(
+            train,
+            seed=self.config.seed,
+            precision=precision_on(self.device, self.config.precision),
+            channels_last=train.channels_last or self.device.type == "cuda",
+        )
+
     def _pretrain(self) -> Iterator[EpochRecord]:
         part = self.splits.pretrain
         policy = default_augmentation(self.space) if self.proxy.augment else None
-        config = dataclasses.replace(
-            self.proxy.train,
-            seed=self.config.seed,
-            precision=precision_on(self.device, self.config.precision),
-            channels_last=self.proxy.train.channels_last or self.device.type == "cuda",
-        )
+        config = self.train_config(len(part))
         images, labels = self.data.images[part], self.data.labels[part]
         batches = ImageBatches(images, labels, policy, config, self.device)
         training = Training(self.model, batches, config)
@@ -171,21 +186,49 @@ class PolicySearch:
             yield record
             self._check_stop()
 
-    def _search(self) -> Iterator[StepRecord | LayerRecord]:
+    def _protect(self, weights: dict[str, Tensor]) -> Generator[Record, None, dict[str, Tensor]]:
+        """Leave out of the space what turns one class into another; the state with that."""
+        saved = self._state.get("protection")
+        if saved is None and self.config.protect:
+            record = distributed.broadcast(protect_classes(self, self._check_stop))
+            saved = record.to_tensor()
+            self._keep("protection", record, {**weights, "protection": saved}, now=True)
+            yield record
+            self._check_stop()
+        if saved is None:
+            return weights
+        self._take_protection(saved)
+        return {**weights, "protection": saved}
+
+    def _take_protection(self, saved: Tensor) -> None:
+        self.protection = ProtectionRecord.from_tensor(saved).protection
+        self.space, self.protection_state = self.protection.space(self.space), {"protection": saved}
+
+    def protect_alone(self) -> Iterator[ProtectionRecord]:
+        """Protect classes where nothing is searched: with a network that is trained for it."""
+        if self.config.protect and not self.protection_state:
+            record = protect_classes(self, self._check_stop, is_trained=False)
+            self._take_protection(record.to_tensor())
+            if self.run is not None:
+                self.run.log({"kind": "protection", **record._asdict()})
+            yield record
+
+    def _search(self) -> Iterator[Record]:
         weights = part_of(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
         self.model.load_state_dict(weights)
+        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
+        fixed = yield from self._protect(fixed)
         both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
-        if self._state:
-            self.search.load_state(part_of(self._state, "search."))
+        if state := part_of(self._state, "search."):
+            self.search.load_state(state)
         self._state = {}
-        fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}

@@ -6,6 +6,7 @@ from deepaa.runs import ProgressLine, duration
 from deepaa.search.contest import ContestEntry, ContestEpoch, ContestProgress, ContestRecord
 from deepaa.search.cost import Cost
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
+from deepaa.search.plain_network import ProtectionRecord
 from deepaa.search.policy_search import Record
 from deepaa.search.proved import ProvedSearch
 from deepaa.train import EpochRecord
@@ -39,6 +40,9 @@ class SearchProgress:
                 f"held-out similarity {record.improvement_mean:+.4f} over no augmentation, "
                 f"DeepTA {record.deepta_mean:+.4f}"
             )
+        elif isinstance(record, ProtectionRecord):
+            for line in record.lines:
+                self.line.message(line)
         elif isinstance(record, EpochRecord):
             self._show_epoch(record)
         else:

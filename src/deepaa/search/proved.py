@@ -11,7 +11,7 @@ from torch import nn
 from deepaa import distributed
 from deepaa.models import copy_model, is_large, load_model
 from deepaa.policy import Policy, SpaceName
-from deepaa.runs import FOUND, POLICY
+from deepaa.runs import FOUND, POLICY, StopAskedError
 from deepaa.search.contest import (
     Candidate,
     Contest,
@@ -89,8 +89,14 @@ class ProvedSearch:
             if search.run is not None:
                 self.found.save(search.run.folder / POLICY)
             return
-        if not self.is_searched and search.run is not None:
-            self.found.save(search.run.folder / FOUND)
+        if not self.is_searched:
+            try:
+                yield from search.protect_alone()
+            except StopAskedError:
+                self.stopped = True
+                return
+            if search.run is not None:
+                self.found.save(search.run.folder / FOUND)
         self.contest = self._begin()
         yield from self.contest
         self.stopped = self.contest.stopped
@@ -155,6 +161,7 @@ class ProvedSearch:
             contest_facts(self.images, self.network, search.protection.to_json()),
             run=search.run,
             state=search.later_state,
+            more_state=search.protection_state,
             checkpoint_seconds=search.checkpoint_seconds,
             stop=search.stop,
         )

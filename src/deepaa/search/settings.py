@@ -105,6 +105,8 @@ class SearchConfig:
     epsilon: float = 2e-6
     """Of Adam. A gain that never varies takes a layer over if it is above about
     epsilon e^identity_logit / (steps learning_rate - identity_logit); smaller ones are left."""
+    protect: bool = True
+    """Leave out what turns one class into another, as a network trained without it says."""
     heldout: int = 256
     """Pairs behind each decision on a layer: images that no step augments and no other decision
     sees, each with a batch of originals. All of them are at most a third of those to augment."""
@@ -196,8 +198,9 @@ class ProxyConfig:
 
     model: str | None = None
     """A name for `build_model`; None takes one that fits the images and the device."""
-    augment: bool = True
-    """Pre-train with crop, flip and cutout, as the authors do."""
+    augment: bool = False
+    """Pre-train with crop, flip and cutout, as the authors do; the network has then learnt that
+    they are harmless before the search asks."""
     least_passes: int = 0
     """Pre-train for more epochs where so few images would go through the network."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -259,18 +262,18 @@ _USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
 _AUTHORS = (
     "steps=1024 learning_rate=0.025 prefixes=16 chains=556 stratified=false halves=false "
     "halvings=0 converged=1 average=0 tie_signs=false deviation_draws=auto "
-    "deviation_memory=0 epsilon=1e-7 keep_errors=1 repeat_errors=0"
+    "deviation_memory=0 epsilon=1e-7 keep_errors=1 repeat_errors=0 protect=false"
 )
 PRESETS: Mapping[str, Settings] = {
     # the default: a quarter of the authors' samples, a third of their steps
     "fast": _preset(_USUAL),
     # what the authors' code does: 6 layers, 1,024 steps, 16 x 139 prefixes, 556 chains
-    "official": _preset(f"{_USUAL} {_AUTHORS} layers=6"),
+    "official": _preset(f"{_USUAL} {_AUTHORS} layers=6 augment=true"),
     # what the paper says: 512 steps, the penalty in every layer, rewards not divided by |v|,
     # validation batches of all classes, no default augmentation anywhere
     "paper": _preset(
         f"{_USUAL} {_AUTHORS} steps=512 penalty_first_layer=1 normalise_target=false "
-        "same_class=false symmetric=false epsilon=1e-8 augment=false"
+        "same_class=false symmetric=false epsilon=1e-8"
     ),
     # larger images: ResNet-18, the ImageNet space, at most 5 layers
     "imagenet": _preset(

@@ -28,6 +28,7 @@ class ContestRun:
         *,
         run: Run | None = None,
         state: Mapping[str, Tensor] | None = None,
+        more_state: Mapping[str, Tensor] | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -36,9 +37,11 @@ class ContestRun:
         Args:
             facts: What contest.json says beside the outcomes.
             run: Where everything goes; None keeps nothing.
+            more_state: What is saved beside the contest's own state.
             stop: Asked often; once it says yes, the iteration saves and ends as `stopped`.
         """
         self.contest, self.facts, self.run = contest, facts, run
+        self.more_state = more_state or {}
         self.stopped, self._stop = False, stop
         self.checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
         contest.before_step = self._check_stop
@@ -78,7 +81,7 @@ class ContestRun:
     def save(self) -> None:
         """Have the state and what is known so far on disk."""
         if self.run is not None:
-            self.run.save(self.contest.state(), {"phase": PHASE})
+            self.run.save({**self.contest.state(), **self.more_state}, {"phase": PHASE})
             self.run.write_json(CONTEST, self.document)
         self._saved = time.monotonic()
 

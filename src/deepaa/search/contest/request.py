@@ -16,16 +16,20 @@ from deepaa.data import DataSpec, LabelledImages
 from deepaa.models import default_model, is_large, load_model
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
-from deepaa.runs import Run, apply_changes, parse_changes, to_plain
+from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
 from deepaa.search.contest.candidates import Candidate, all_candidates
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
 from deepaa.search.contest.plan import ContestConfig, LengthPlan
 from deepaa.search.contest.run import Contest, Network
+from deepaa.search.plain_network import ProtectionRecord, protected, rows_to_test
+from deepaa.search.protection import Protection
 from deepaa.train import TrainConfig, device_settings, policy_hash
 
 KIND = "contest"
 """Of the run, in its config.json."""
+PROTECTION, PROTECTION_EPOCHS = "protection.json", 20
+"""The file that keeps what turns one class into another, and epochs of the network that tells."""
 
 
 @dataclass(frozen=True)
@@ -120,30 +124,55 @@ def open_contest(
     space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
     config = request.settings(device, request.contest.limit(device))
     network = contest_network(data, request.model, config, device, request.weights)
-    candidates = request.candidates(space, lambda row: False)
-    plan = LengthPlan.make(
-        [each.name for each in candidates],
-        train_images=images.train_images,
-        batch=config.batch * config.copies,
-        folds=len(images.parts),
-        device=device,
-        config=request.contest,
-    )
+    everybody = request.candidates(space, lambda row: False)
     run = None
     if out is not None and not dry_run:
-        run = Run(out, _identity(request, candidates, data, network))
+        run = Run(out, _identity(request, everybody, data, network))
     with run or nullcontext():
+        protection = Protection()
+        if request.protect and not dry_run:
+            protection = _protection(images, network, run)
+        candidates = request.candidates(space, protection.excludes)
         saved = None if run is None else run.latest()
-        contest = Contest(candidates, images, network, plan)
-        facts = contest_facts(images, network, [])
         yield ContestRun(
-            contest,
-            facts,
+            Contest(candidates, images, network, _plan(request, candidates, images, network)),
+            contest_facts(images, network, protection.to_json()),
             run=run,
             state=None if saved is None else saved.tensors,
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
         )
+
+
+def _plan(
+    request: ContestRequest, candidates: list[Candidate], images: JudgedImages, network: Network
+) -> LengthPlan:
+    return LengthPlan.make(
+        [each.name for each in candidates],
+        train_images=images.train_images,
+        batch=network.config.batch * network.config.copies,
+        folds=len(images.parts),
+        device=network.device,
+        config=request.contest,
+    )
+
+
+def _protection(images: JudgedImages, network: Network, run: Run | None) -> Protection:
+    """What turns one class into another, by a network that is trained for this; a run keeps it."""
+    path = None if run is None else run.folder / PROTECTION
+    if path is not None and path.exists():
+        record = ProtectionRecord(**read_json(path))
+    else:
+        part = images.parts[0].train  # by class in any order, so cut in two by turns
+        steps = network.config.stretched(PROTECTION_EPOCHS)
+        halves = part[0::2], part[1::2]
+        rows = rows_to_test(images.data)
+        record = protected(images.data, halves, network.name, steps, network.device, rows)
+        if run is not None:
+            run.write_json(PROTECTION, record._asdict())
+    for line in record.lines:
+        notify(line)
+    return record.protection
 
 
 def contest_facts(

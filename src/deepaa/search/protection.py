@@ -1,0 +1,383 @@
+"""Protection of classes: which operations turn images of one class into images of another.
+
+A network that was trained without an operation sees held-out images under it. Where it calls half
+of a class by the name of one other class, either the operation has changed the class, or the image
+looks like nothing that the network has seen. An operation that only moves pixels, such as a flip,
+leaves nothing strange in an image: there the network's word is enough. After any other, the network
+is trained a little further with the suspected operations, their images under their own labels. What
+was strange it learns in no time; two classes that have become one it cannot tell apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from deepaa.ops import Draw, Operation, Row, Space, Table, apply_batch, draw_words, sample_keys
+from deepaa.policy import Layers, Policy
+
+LEAST_IMAGES, MOST_IMAGES = 40, 64
+"""Held-out images of a class: with fewer it is not testable, more are not looked at."""
+LEAST_RIGHT = 0.5
+"""A class is not testable if the network is right on fewer of its images."""
+TURNED = 0.5
+"""An operation that turns this share of a class into one other class is left out."""
+ERROR_RATE = 0.01
+"""Of one false suspicion by chance in all tests of a search together."""
+STRENGTHS = (1.0, 2 / 3, 1 / 3)
+"""Where each side of an operation's range is tested first; a suspected side is tested in full."""
+SAME_STRENGTH = 0.15
+"""Magnitudes of two ranges of an operation that differ by this share at most are tested once."""
+DRAWS = 4
+"""An image that a draw has left as it was, as half of all flips do, is drawn again so often."""
+BATCH = 256
+
+Place = tuple[str, int]
+"""The name of an operation, and on which side of its neutral magnitude."""
+Retrain = Callable[[Policy], nn.Module]
+"""Gives the network after some more training with a policy."""
+
+
+class Changed(NamedTuple):
+    """An operation that turns one class into another."""
+
+    operation: str
+    magnitude: float | None
+    """The weakest at which it happens; None for an operation without magnitudes."""
+    from_class: str
+    to_class: str
+    share: float
+    """Of the transformed images of the one class that the network calls the other."""
+    before: float
+    """The same of these images as they are."""
+    images: int
+    neutral: float | None = None
+    """The magnitude of the operation that changes nothing."""
+
+    @property
+    def text(self) -> str:
+        """A plain sentence, without its full stop."""
+        at = "" if self.magnitude is None else f" from {self.magnitude:.4g} on"
+        return (
+            f"{self.operation}{at}: '{self.from_class}' becomes '{self.to_class}' "
+            f"({self.share:.0%} of {self.images} images, {self.before:.0%} without it)"
+        )
+
+
+_JSON = {"from": "from_class", "to": "to_class"}
+"""Names of fields in JSON, where they are others."""
+
+
+class Protection(NamedTuple):
+    """What has to be left out so that no class becomes another."""
+
+    changed: tuple[Changed, ...] = ()
+    untestable: tuple[str, ...] = ()
+    """Classes with too few held-out images, or that the network knows too little of."""
+
+    def excludes(self, row: Row) -> bool:
+        """Whether a row is an unsafe operation, at or beyond the weakest unsafe magnitude."""
+        return any(_is_beyond(row, each) for each in self.changed)
+
+    def space(self, space: Space) -> Space:
+        """The space without what is unsafe.
+
+        A range ends before its weakest unsafe magnitude, so that weak forms of an operation stay; a
+        signed range stays symmetric. Where none is left, the operation goes.
+        """
+        kept = (self._narrowed(op, space.levels) for op in space.operations)
+        return Space(tuple(op for op in kept if op is not None), space.levels)
+
+    def _narrowed(self, operation: Operation, levels: int) -> Operation | None:
+        rows = [Row(operation, magnitude) for magnitude in operation.magnitudes(levels)]
+        unsafe = [self.excludes(row) for row in rows]
+        if not any(unsafe):
+            return operation
+        neutral = operation.neutral
+        if neutral is None:  # without magnitudes, or with some that have no order
+            return None
+        if operation.is_signed:
+            unsafe = [a or b for a, b in zip(unsafe, reversed(unsafe), strict=True)]
+        safe = [row.magnitude or 0.0 for row, bad in zip(rows, unsafe, strict=True) if not bad]
+        if not safe:
+            return None
+        return dataclasses.replace(operation, low=min(*safe, neutral), high=max(*safe, neutral))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What is left out, as `contest.json` has it."""
+        names = {field: name for name, field in _JSON.items()}
+        return [{names.get(k, k): v for k, v in each._asdict().items()} for each in self.changed]
+
+    @classmethod
+    def from_json(
+        cls, changed: Iterable[Mapping[str, Any]], untestable: Iterable[str] = ()
+    ) -> Protection:
+        """The protection that `to_json` gave."""
+        found = (Changed(**{_JSON.get(k, k): v for k, v in each.items()}) for each in changed)
+        return cls(tuple(found), tuple(untestable))
+
+
+def _is_beyond(row: Row, changed: Changed) -> bool:
+    if row.operation.name != changed.operation:
+        return False
+    neutral, weakest = changed.neutral, changed.magnitude
+    if row.magnitude is None or weakest is None or neutral is None:
+        return True  # magnitudes without order: all of them
+    if _side(row.magnitude, neutral) != _side(weakest, neutral):
+        return False
+    return abs(row.magnitude - neutral) >= abs(weakest - neutral) * (1 - 1e-9)
+
+
+# What is tested
+
+
+class Shares(NamedTuple):
+    """What a network calls the images of C classes under R rows."""
+
+    of: Tensor  # (R, C, C) float64, of the class's images that are called each class
+    images: Tensor  # (R, C) of each class that the row has changed
+    moves: list[bool]  # (R,) whether the row only moves pixels
+
+    @property
+    def others(self) -> Tensor:
+        """(R, C, C) the share of the classes beside both that are called the second."""
+        classes = self.of.shape[-1]
+        right = self.of.diagonal(dim1=1, dim2=2)[:, None]
+        return (self.of.sum(1, keepdim=True) - self.of - right) / max(1, classes - 2)
+
+
+def first_rows(rows: Iterable[Row]) -> list[Row]:
+    """The rows to begin with: operations without magnitudes, and each side at three strengths.
+
+    An operation that comes with several options is tested with the first of them; what other ranges
+    of it add is tested too.
+    """
+    found: dict[Place, list[Row]] = {}
+    for side in _sides(rows):
+        kept = found.setdefault(_place(side[0]), [])
+        for part in STRENGTHS:
+            wanted = part * _strength(side[-1])
+            _add(kept, min(side, key=lambda row: abs(_strength(row) - wanted)))
+    return [row for kept in found.values() for row in kept]
+
+
+def more_rows(rows: Iterable[Row], suspects: Sequence[Row]) -> list[Row]:
+    """The suspects and the rows on their side, from half of their strength on; weak ones first."""
+    found: dict[Place, list[Row]] = {}
+    for row in suspects:
+        found.setdefault(_place(row), []).append(row)
+    least = {place: min(map(_strength, kept)) / 2 for place, kept in found.items()}
+    for side in _sides(rows):
+        place = _place(side[0])
+        for row in reversed(side if place in found else []):
+            if _strength(row) >= least[place]:
+                _add(found[place], row)
+    return sorted((row for kept in found.values() for row in kept), key=_strength)
+
+
+def _sides(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows that change something, by operation and side of neutral, weak ones first."""
+    found: dict[tuple[Operation, Place], list[Row]] = {}
+    for row in rows:
+        is_neutral = row.magnitude is not None and row.magnitude == row.operation.neutral
+        if row.operation.name != "identity" and not is_neutral:
+            found.setdefault((row.operation, _place(row)), []).append(row)
+    return [sorted(side, key=_strength) for side in found.values()]
+
+
+def _place(row: Row) -> Place:
+    return row.operation.name, _side(row.magnitude, row.operation.neutral)
+
+
+def _side(magnitude: float | None, neutral: float | None) -> int:
+    """1 above the neutral magnitude, -1 below it, 0 without such."""
+    if magnitude is None or neutral is None:
+        return 0
+    return (magnitude > neutral) - (magnitude < neutral)
+
+
+def _strength(row: Row) -> float:
+    return 0.0 if row.magnitude is None else abs(row.magnitude - (row.operation.neutral or 0.0))
+
+
+def _add(kept: list[Row], row: Row) -> None:
+    """Add a row, unless one is there that is about as strong."""
+    for other in kept:
+        a, b = _strength(row), _strength(other)
+        if abs(a - b) <= SAME_STRENGTH * max(a, b):
+            return
+    kept.append(row)
+
+
+def class_sample(labels: Tensor, classes: int) -> Tensor:
+    """Indices of the first images of each class, as many as are looked at."""
+    parts = [(labels == c).nonzero()[:MOST_IMAGES, 0] for c in range(classes)]
+    return torch.cat(parts)
+
+
+def transformed(images: Tensor, row: Row, seed: int) -> tuple[Tensor, Tensor]:
+    """Images (N, ...) under a row, and whether it has changed each of them, (N,)."""
+    table, out = Table([row]), images
+    choice = torch.zeros(len(images), 1, dtype=torch.int64, device=images.device)
+    changed = torch.zeros(len(images), dtype=torch.bool, device=images.device)
+    for draw in range(DRAWS if row.operation.uniforms else 1):
+        keys = sample_keys(seed, draw, torch.arange(len(images), device=images.device))
+        new = apply_batch(images, Draw(choice, draw_words(keys, 1, table.uniforms)[2]), table)
+        out = torch.where(changed[:, None, None, None], out, new)
+        changed = (out != images).flatten(1).any(1)
+        if bool(changed.all()):
+            break
+    return out, changed
+
+
+def called_shares(
+    model: nn.Module, images: Tensor, labels: Tensor, classes: int, rows: Sequence[Row], seed: int
+) -> Shares:
+    """What `model` calls the images under each row."""
+    shares = torch.zeros(len(rows), classes, classes, dtype=torch.float64)
+    counts, moves = torch.zeros(len(rows), classes, dtype=torch.int64), []
+    for r, row in enumerate(rows):
+        out, changed = transformed(images, row, seed)
+        if row.operation.name == "identity":
+            changed = torch.ones_like(changed)
+        called = predictions(model, out)[changed.cpu()]
+        truth = labels[changed].cpu()
+        table = torch.bincount(truth * classes + called, minlength=classes**2)
+        table = table.view(classes, classes)
+        counts[r] = table.sum(1)
+        shares[r] = table / counts[r].clamp(min=1)[:, None]
+        moves.append(_only_moves(images, out))
+    return Shares(shares, counts, moves)
+
+
+def _only_moves(before: Tensor, after: Tensor) -> bool:
+    """Whether the images have the same pixels, at whatever places."""
+    if not torch.equal(before.sum((1, 2, 3)), after.sum((1, 2, 3))):  # much quicker than sorting
+        return False
+    before, after = (part.flatten(2).sort(2).values for part in (before, after))
+    return torch.equal(before, after)
+
+
+def predictions(model: nn.Module, images: Tensor) -> Tensor:
+    """(N,) the class that the network calls each image, on the CPU."""
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        called = torch.cat([model(part).argmax(1) for part in torch.split(images, BATCH)]).cpu()
+    model.train(was_training)
+    return called
+
+
+# What is found
+
+
+def find_changed(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    class_names: Sequence[str],
+    rows: Iterable[Row],
+    retrain: Retrain,
+    seed: int = 0,
+) -> Protection:
+    """The operations that turn one class into another.
+
+    Args:
+        model: A network that was trained without any of the operations.
+        images: uint8 (N, C, H, W) that it has not seen, on its device.
+        labels: Their classes, (N,).
+        rows: All that is to be tested: those of a space, and those of other policies.
+        retrain: Gives a copy of the network after some more training with a policy.
+    """
+    rows, classes = list(rows), len(class_names)
+    chosen = class_sample(labels, classes).to(images.device)
+    images, labels = images[chosen], labels.to(images.device)[chosen]
+
+    def measure(network: nn.Module, some: Sequence[Row]) -> Shares:
+        return called_shares(network, images, labels, classes, some, seed)
+
+    identity = Row(Operation("identity"), None)
+    clean = measure(model, [identity])
+    before = clean.of[0]
+    testable = (clean.images[0] >= LEAST_IMAGES) & (before.diagonal() >= LEAST_RIGHT)
+    names = (name for name, known in zip(class_names, testable.tolist(), strict=True) if not known)
+    untestable = tuple(names)
+    pairs = testable[:, None] & testable & ~torch.eye(classes, dtype=torch.bool)
+    tested = first_rows(rows) if bool(pairs.any()) else []
+    turned = suspicious(measure(model, tested), before, pairs)
+    suspects = more_rows(rows, [tested[r] for r in _rows_of(turned)])
+    shares = measure(model, suspects)
+    turned = suspicious(shares, before, pairs)
+    doubtful = [r for r in _rows_of(turned) if not shares.moves[r]]
+    if doubtful:
+        network = retrain(practice([suspects[r] for r in doubtful]))
+        told = measure(network, [suspects[r] for r in doubtful])
+        turned[doubtful] &= confused(told, measure(network, [identity]).of[0], before)
+    return Protection(_weakest(suspects, turned, shares, before, class_names), untestable)
+
+
+def suspicious(shares: Shares, before: Tensor, pairs: Tensor) -> Tensor:
+    """(R, C, C) whether a row makes the network call half of a class by one other name.
+
+    More often than without the row, and more often than the classes beside both: a distortion that
+    makes everything look like one class turns no class into it. Both by so many standard errors
+    that chance alone hardly ever does it in all tests together.
+    """
+    base = torch.maximum(shares.others, before)
+    mean, count = (shares.of + base) / 2, shares.images.clamp(min=1)[..., None]
+    error = (2 * mean * (1 - mean) / count).sqrt()
+    tests = max(1, len(shares.of) * int(pairs.sum()))
+    clear = shares.of - base > NormalDist().inv_cdf(1 - ERROR_RATE / tests) * error
+    enough = shares.images[..., None] >= LEAST_IMAGES
+    return (shares.of >= TURNED) & clear & enough & pairs
+
+
+def _rows_of(turned: Tensor) -> list[int]:
+    found: list[int] = turned.flatten(1).any(1).nonzero()[:, 0].tolist()
+    return found
+
+
+def practice(rows: Sequence[Row]) -> Policy:
+    """Half of the images as they are; the others under one of the operations at a magnitude."""
+    table = Table([Row(Operation("identity"), None), *rows])
+    names = [row.operation.name for row in rows]
+    each = [1 / (2 * len(set(names)) * names.count(name)) for name in names]
+    return Policy(table, Layers(torch.tensor([[0.5, *each]], dtype=torch.float64)))
+
+
+def confused(told: Shares, clean: Tensor, before: Tensor) -> Tensor:
+    """(R, C, C) whether a network that was told better still cannot tell two classes apart.
+
+    Images of A that look like B in everything are called B as often as B's own are, whatever the
+    network was told: the share of A that is called B and the share of B that is now called A are
+    one together. `clean` (C, C) are the shares of its images as they are, `before` those of the
+    network before.
+    """
+    taken = (clean - before).clamp(min=0).T
+    return told.of - told.others + taken >= TURNED
+
+
+def _weakest(
+    rows: Sequence[Row], turned: Tensor, shares: Shares, before: Tensor, names: Sequence[str]
+) -> tuple[Changed, ...]:
+    """Each operation and pair of classes at the first, weakest row of a side where it happens."""
+    found: dict[tuple[str, int, int, int], Changed] = {}
+    for r, i, j in turned.nonzero().tolist():
+        operation, magnitude = rows[r]
+        changed = Changed(
+            operation.name,
+            magnitude,
+            names[i],
+            names[j],
+            share=shares.of[r, i, j].item(),
+            before=before[i, j].item(),
+            images=int(shares.images[r, i]),
+            neutral=operation.neutral,
+        )
+        found.setdefault((*_place(rows[r]), i, j), changed)
+    return tuple(found.values())
