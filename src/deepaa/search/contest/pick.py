@@ -1,0 +1,389 @@
+"""Who goes on and who wins a contest: pure functions of its table, and the proof of the winner.
+
+The score is the accuracy on the judge images, paired image by image, so that images that are hard
+for everybody cancel. What the rules are worth on simulated contests is in
+docs/decisions/how-the-contest-picks.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.search.contest.table import ContestTable
+
+REFERENCES = ("none", "crop-flip")
+"""No augmentation, then crop and flip."""
+SEPARATED = 2.0
+"""Standard errors by which a winner is ahead of the reference, and by which a deficit shrinks."""
+FALSE_WINNERS = 0.1
+"""How often a winner may be named where all candidates are as good as the reference; the proof
+refuses half of those."""
+USUAL_EFFECT = 0.05
+"""Standard deviation of what augmentation is worth, before anything is trained."""
+BETTER_REFERENCE = 1.0
+"""Standard errors by which crop and flip must be ahead of no augmentation to replace it."""
+LEAVES, LEAVES_LATER = 4.0, 3.0
+"""Standard errors behind the leader at which a candidate leaves, after the first rung and later."""
+GAIN = 0.125
+"""Share of the leader's errors that a stronger candidate may yet gain in each e-fold of epochs."""
+FLIPS = 2_000
+"""Random signs of the images' differences from which the chance of a false winner is counted."""
+
+
+class Difference(NamedTuple):
+    """An accuracy minus another."""
+
+    mean: float
+    error: float
+    """Standard error over the groups of images."""
+
+    @property
+    def z(self) -> float:
+        """The difference in standard errors."""
+        return self.mean / self.error if self.error else 0.0
+
+
+class Pick(NamedTuple):
+    """The winner of a contest."""
+
+    winner: str
+    reference: str
+    """The better of no augmentation and crop and flip."""
+    reason: str
+    """ahead: at the longest schedule; catching-up: by extrapolation; not-separated: the reference
+    wins because nothing is separated from it; alone: there was nothing but references."""
+    ahead: Difference
+    """Winner minus reference, on the images that chose; zero for the reference itself."""
+    extrapolated: bool
+    """Whether `ahead` is extrapolated to the target."""
+
+
+class Proof(NamedTuple):
+    """What the winner is worth, from images and networks that did not choose it."""
+
+    winner: str
+    reference: str
+    mean: float
+    """Accuracy of the winner minus that of the reference."""
+    low: float
+    """Lower end of the 95 % interval."""
+    high: float
+    images: int
+    seeds: int
+    """Networks of the winner."""
+
+
+# Differences
+
+
+def difference(
+    table: ContestTable,
+    candidate: str,
+    other: str,
+    length: int,
+    *,
+    chooses: bool = True,
+    seeds: Collection[int] | None = None,
+) -> Difference:
+    """The accuracy of a candidate minus that of another one at a length, averaged over seeds.
+
+    Args:
+        chooses: Take the images that choose; otherwise those that confirm.
+        seeds: Take the networks of these seeds; None for all.
+    """
+    ours = table.right(candidate, length, chooses=chooses, seeds=seeds).mean(0)
+    theirs = table.right(other, length, chooses=chooses, seeds=seeds).mean(0)
+    return _estimate(ours - theirs, table.group_sizes(chooses=chooses))
+
+
+def _estimate(gaps: Tensor, sizes: Tensor) -> Difference:
+    """The mean over images, and its standard error over groups.
+
+    With s the sum of a group and n its images, N in all, m = sum(s) / N:
+    error^2 = (G / (G - 1) * sum((s - n m)^2) + 1) / N^2. The 1 counts one more image that one of
+    the two has right and the other wrong, so that few images that all agree prove nothing.
+
+    Args:
+        gaps: (groups,) sums over the images of each group.
+        sizes: (groups,) how many images each has.
+    """
+    groups, images = len(sizes), float(sizes.sum())
+    if groups < 2:
+        return Difference(float(gaps.sum()) / max(images, 1.0), math.inf)
+    mean = float(gaps.sum()) / images
+    squares = float((gaps - sizes * mean).square().sum()) * groups / (groups - 1)
+    return Difference(mean, math.sqrt(squares + 1) / images)
+
+
+@lru_cache(maxsize=1)
+def _signs(groups: int) -> Tensor:
+    """Random signs (FLIPS, groups), always the same."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 2, (FLIPS, groups), generator=generator).float() * 2 - 1
+
+
+def _chances(gaps: Tensor) -> Tensor:
+    """How often the best of all rows would be as far ahead as each is, if nothing were better.
+
+    Then a group's differences could as well have the other sign, all rows together, which keeps
+    the rows' correlation: the max-T test by flips of signs, whose level holds for few images too.
+
+    Args:
+        gaps: (rows, groups) sums over the images of each group.
+    """
+    scale = (gaps.square().sum(1) + 1).sqrt()
+    best = (_signs(gaps.shape[1]) @ gaps.T.float() / scale.float()).amax(1)
+    reached = best[:, None] >= (gaps.sum(1) / scale).float() - 1e-4
+    return (1 + reached.sum(0)) / (1 + FLIPS)
+
+
+# One length
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """The choosing half of the images after a rung."""
+
+    names: tuple[str, ...]
+    now: dict[str, Tensor]
+    """(groups,) images of each group that each candidate has right, at this length."""
+    before: dict[str, Tensor]
+    """The same at the length before, for those that have it."""
+    strength: dict[str, float]
+    """Training losses at this length."""
+    sizes: Tensor
+    reach: float
+    """How far the target is, in steps from the length before to this one on the scale of log
+    epochs."""
+
+    def ahead(self, name: str, other: str) -> Difference:
+        """At this length."""
+        return _estimate(self.now[name] - self.now[other], self.sizes)
+
+    def gaps_at_target(self, name: str, other: str) -> Tensor:
+        """Differences by group at the target, in a line over log epochs; as now without a step."""
+        now = self.now[name] - self.now[other]
+        if not {name, other} <= self.before.keys():
+            return now
+        return now + self.reach * (now - (self.before[name] - self.before[other]))
+
+    def at_target(self, name: str, other: str) -> Difference:
+        """Extrapolated."""
+        return _estimate(self.gaps_at_target(name, other), self.sizes)
+
+    def shrinks(self, name: str, other: str) -> bool:
+        """Whether `name` was behind and its deficit shrinks by more than two standard errors."""
+        if not {name, other} <= self.before.keys():
+            return False
+        before = self.before[name] - self.before[other]
+        now = self.now[name] - self.now[other]
+        return float(before.sum()) < 0 and _estimate(now - before, self.sizes).z > SEPARATED
+
+    def catches_up(self, name: str, other: str) -> bool:
+        """Whether `name` is stronger, its deficit shrinks, and it reaches `other` at the target."""
+        stronger = self.strength[name] > self.strength[other]
+        return stronger and self.shrinks(name, other) and self.at_target(name, other).mean >= 0
+
+
+def _standing(table: ContestTable, length: int, target: int | None) -> _Standing:
+    def right(at: int) -> dict[str, Tensor]:
+        return {n: table.right(n, at, chooses=True).mean(0) for n in table.trained(at)}
+
+    now = right(length)
+    shorter = [each for each in table.lengths if each < length]
+    before, reach = {}, 0.0
+    if shorter:
+        before = right(shorter[-1])
+        far = math.log(max(target or length, length) / length)
+        reach = far / math.log(length / shorter[-1])
+    strength = {name: table.train_loss(name, length) for name in now}
+    sizes = table.group_sizes(chooses=True)
+    return _Standing(tuple(now), now, before, strength, sizes, reach)
+
+
+def _reference(standing: _Standing, references: Sequence[str]) -> str:
+    """No augmentation, unless crop and flip is ahead by a standard error or by two at the target.
+
+    The bare better of the two would be a harmful crop and flip too often.
+    """
+    found = [name for name in references if name in standing.names]
+    if not found:
+        raise ValueError(f"no network of {' or '.join(references)} was trained to compare with")
+    best = found[0]
+    for name in found[1:]:
+        later = standing.catches_up(name, best) and standing.at_target(name, best).z >= SEPARATED
+        if later or standing.ahead(name, best).z >= BETTER_REFERENCE:
+            best = name
+    return best
+
+
+def _separated(
+    standing: _Standing, reference: str, rivals: Sequence[str]
+) -> tuple[set[str], set[str]]:
+    """The rivals that are separated from the reference at this length, and at the target.
+
+    Two standard errors, e sqrt(1 + (e / USUAL_EFFECT)^2) each: two posterior deviations above zero
+    if effects are normal about zero, so that with few images large differences are taken for luck.
+    And the best of all rows would be so far ahead by chance in one contest of ten at most.
+    """
+    rows = [standing.now[name] - standing.now[reference] for name in rivals]
+    rows += [standing.gaps_at_target(name, reference) for name in rivals]
+    apart = []
+    for row, chance in zip(rows, _chances(torch.stack(rows)).tolist(), strict=True):
+        mean, error = _estimate(row, standing.sizes)
+        needed = SEPARATED * error * math.hypot(1, error / USUAL_EFFECT)
+        apart.append(mean >= needed and chance <= FALSE_WINNERS)
+    now, later = apart[: len(rivals)], apart[len(rivals) :]
+    return set(compress(rivals, now)), set(compress(rivals, later))
+
+
+def _leader(standing: _Standing, reference: str, separated: Collection[str]) -> str:
+    """The best of those that are separated from the reference, or the reference."""
+    if not separated:
+        return reference
+    # of two with equal accuracy, the weaker
+    return max(
+        (name for name in standing.names if name in separated),
+        key=lambda name: (standing.ahead(name, reference).mean, -standing.strength[name]),
+    )
+
+
+# The rules
+
+
+def staying(
+    table: ContestTable,
+    length: int,
+    references: Sequence[str] = REFERENCES,
+    target: int | None = None,
+) -> list[str]:
+    """Who goes on after the rung of this length, in the order of the table.
+
+    The leader is the best candidate that is separated from the reference, or else the reference: a
+    bare maximum of many is often luck. A candidate leaves when it is 4 standard errors behind the
+    leader after the first rung, or 3 later and its deficit does not shrink. Short schedules favour
+    weak augmentation, so a candidate that is stronger than the leader may be further behind, by an
+    eighth of the leader's errors for each e-fold of epochs that is left to the target. References
+    stay; a candidate with a training that failed leaves.
+    """
+    standing = _standing(table, length, target)
+    reference = _reference(standing, references)
+    rivals = [name for name in standing.names if name not in references]
+    leader = reference
+    if rivals:
+        leader = _leader(standing, reference, _separated(standing, reference, rivals)[0])
+    errors = float((standing.sizes - standing.now[leader]).sum() / standing.sizes.sum().clamp(1))
+    allowance = GAIN * errors * math.log(max(target or length, length) / length)
+    limit = LEAVES_LATER if standing.before else LEAVES
+
+    def stays(name: str) -> bool:
+        mean, error = standing.ahead(name, leader)
+        if standing.strength[name] > standing.strength[leader]:
+            mean += allowance
+        return name in references or mean > -limit * error or standing.shrinks(name, leader)
+
+    return [name for name in standing.names if stays(name)]
+
+
+def pick(
+    table: ContestTable, references: Sequence[str] = REFERENCES, target: int | None = None
+) -> Pick:
+    """The winner among the candidates that were trained at the longest schedule.
+
+    A candidate wins if it is separated from the reference, by 2 standard errors and by a test that
+    knows how many candidates there are; the best of them at the longest schedule leads. A stronger
+    one that was behind the leader is preferred if its deficit shrinks by more than 2 standard
+    errors and, in a line over log epochs, it reaches the leader at the target, where it must be
+    separated from the reference as well. Otherwise the reference wins.
+
+    Args:
+        target: Epochs of the training that the winner is for; None for the longest schedule.
+    """
+    if not table.entries:
+        raise ValueError("the contest has no entries: train its candidates first")
+    standing = _standing(table, table.lengths[-1], target)
+    reference = _reference(standing, references)
+    rivals = [name for name in standing.names if name not in references]
+    if not rivals:
+        reason = "alone" if {*table.candidates} <= {*references} else "not-separated"
+        return Pick(reference, reference, reason, Difference(0.0, 0.0), False)
+    now, later = _separated(standing, reference, rivals)
+    leader = _leader(standing, reference, now)
+    chasers = [
+        name
+        for name in standing.names
+        if (name in later or name == reference) and standing.catches_up(name, leader)
+    ]
+    if chasers and standing.reach:
+        winner = max(chasers, key=lambda name: standing.at_target(name, leader).mean)
+        if winner != reference:
+            ahead = standing.at_target(winner, reference)
+            return Pick(winner, reference, "catching-up", ahead, True)
+        leader = reference
+    if leader == reference:
+        return Pick(reference, reference, "not-separated", Difference(0.0, 0.0), False)
+    return Pick(leader, reference, "ahead", standing.ahead(leader, reference), False)
+
+
+# The proof
+
+
+def proof(
+    table: ContestTable, winner: str, reference: str, length: int, seeds: Collection[int]
+) -> Proof:
+    """The 95 % interval of the winner's gain, from the images that did not choose and these seeds.
+
+    A t interval over groups of images. What an image says varies with the seed, and images carry
+    that; with two seeds or more, what all images of a network have in common is added: the variance
+    of the networks' accuracies beyond what images explain, where that is positive.
+    """
+    sizes = table.group_sizes(chooses=False)
+    ours, theirs = (
+        table.right(name, length, chooses=False, seeds=seeds) for name in (winner, reference)
+    )
+    mean, error = _estimate(ours.mean(0) - theirs.mean(0), sizes)
+    images, groups = int(sizes.sum()), len(sizes)
+    common = sum(_common_variance(right, images) / len(right) for right in (ours, theirs))
+    half = math.inf
+    if groups > 1:
+        half = _t_quantile(groups - 1) * math.sqrt(error**2 + max(common, 0.0))
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    return Proof(winner, reference, mean, low, high, images, len(ours))
+
+
+def _common_variance(right: Tensor, images: int) -> float:
+    """The variance of accuracy that networks of one candidate share over images, unbiased.
+
+    Args:
+        right: (seeds, groups) images of each group that each network has right.
+    """
+    if len(right) < 2:
+        return 0.0
+    whole = float(right.sum(1).var())
+    return (whole - float(right.var(0).sum())) / images**2
+
+
+@lru_cache
+def _t_quantile(freedom: int) -> float:
+    """Student's t that 95 % of absolute values are below; t = sqrt(freedom) * tan(angle)."""
+    angles = torch.linspace(0, math.pi / 2, 200_001, dtype=torch.float64)
+    density = angles.cos() ** (freedom - 1)
+    share = torch.cumulative_trapezoid(density, angles)
+    place = int(torch.searchsorted(share, 0.95 * share[-1]))
+    return math.sqrt(freedom) * math.tan(float(angles[place + 1]))
+
+
+def confirmed(found: Proof) -> bool:
+    """Whether the winner may stay: images that did not choose it do not contradict.
+
+    Where they put it behind the reference, the reference should be taken.
+    """
+    return found.mean >= 0

@@ -1,0 +1,535 @@
+"""The pick of a contest: formulas against slow oracles, branches of the rules, the yardstick."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from contests import SCENARIOS, Setting, draw_tables, real_population, simulate
+from torch import Tensor
+
+from deepaa.search.contest import (
+    ContestTable,
+    Difference,
+    Entry,
+    Proof,
+    confirmed,
+    difference,
+    pick,
+    proof,
+    staying,
+)
+from deepaa.search.contest.pick import _chances, _common_variance, _estimate, _t_quantile
+
+IMAGES = 400
+"""Judge images of the tables made by hand; all choose unless a test says otherwise."""
+
+
+def answers(ahead: int, *, images: int = IMAGES, flips: int = 40, start: int = 0) -> Tensor:
+    """Right for half of the images but for `flips` of them, `ahead` more right than wrong.
+
+    Two candidates with other starts differ from the base on other images.
+    """
+    correct = torch.arange(images) % 2 == 0
+    gained, lost = (flips + ahead) // 2, (flips - ahead) // 2
+    wrong, right = ((correct == kind).nonzero()[:, 0].roll(-start) for kind in (False, True))
+    correct[wrong[:gained]] = True
+    correct[right[:lost]] = False
+    return correct
+
+
+def entry(
+    name: str, length: int, correct: Tensor, *, seed: int = 0, train_loss: float = 1.0
+) -> Entry:
+    losses = torch.where(correct, 0.2, 2.0).double()
+    return Entry(name, length, seed, losses, correct, train_loss)
+
+
+Aheads = dict[str, tuple[int | None, ...]]
+
+
+def table_of(aheads: Aheads, *, lengths: tuple[int, ...] = (4, 16), **how: int) -> ContestTable:
+    """A contest in which each candidate, from weak to strong, is ahead of `none` by such numbers.
+
+    The numbers are images at each length; None for a length that it was not trained for.
+    """
+    entries = [
+        entry(name, length, answers(ahead, start=29 * k, **how), train_loss=1 + 0.1 * k)
+        if name != "none"
+        else entry(name, length, answers(0, flips=0))
+        for k, (name, numbers) in enumerate(aheads.items())
+        for length, ahead in zip(lengths, numbers, strict=True)
+        if ahead is not None
+    ]
+    return ContestTable(torch.ones(IMAGES, dtype=torch.bool), tuple(entries))
+
+
+# Differences
+
+
+def random_table(seed: int, *, grouped: bool, images: int = 60) -> ContestTable:
+    generator = torch.Generator().manual_seed(seed)
+
+    def answer() -> Tensor:
+        return torch.rand(images, generator=generator) < 0.6
+
+    entries = [
+        entry(name, length, answer(), seed=s)
+        for name, seeds in (("none", 2), ("crop-flip", 1), ("found", 3))
+        for length in (4, 16)
+        for s in range(seeds)
+    ]
+    chooses = torch.rand(images, generator=generator) < 0.5
+    clusters = torch.randint(9, (images,), generator=generator) if grouped else None
+    return ContestTable(chooses, tuple(entries), clusters)
+
+
+def slow_difference(table: ContestTable, first: str, second: str, length: int) -> tuple[float, ...]:
+    """By loops over images and groups."""
+    chosen = [j for j in range(len(table.chooses)) if table.chooses[j]]
+
+    def share(name: str, j: int) -> float:
+        own = [e for e in table.entries if e.candidate == name and e.length == length]
+        return sum(float(e.correct[j]) for e in own) / len(own)
+
+    gap = {j: share(first, j) - share(second, j) for j in chosen}
+    mean = sum(gap.values()) / len(chosen)
+    groups: dict[int, list[int]] = {}
+    for j in chosen:
+        key = j if table.clusters is None else int(table.clusters[j])
+        groups.setdefault(key, []).append(j)
+    squares = sum(sum(gap[j] - mean for j in group) ** 2 for group in groups.values())
+    count = len(groups)
+    return mean, math.sqrt(squares * count / (count - 1) + 1) / len(chosen)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_difference_is_that_of_a_slow_oracle(seed: int, grouped: bool) -> None:
+    table = random_table(seed, grouped=grouped)
+    for first, second, length in product(table.candidates, table.candidates, table.lengths):
+        found = difference(table, first, second, length)
+        assert found == pytest.approx(slow_difference(table, first, second, length), abs=1e-12)
+        back = difference(table, second, first, length)
+        assert back == pytest.approx((-found.mean, found.error), abs=1e-12)
+
+
+def test_a_difference_of_some_seeds_and_of_the_other_half() -> None:
+    table = random_table(0, grouped=True)
+    alone = ContestTable(
+        ~table.chooses,
+        tuple(e for e in table.entries if e.seed == 0),
+        table.clusters,
+    )
+    found = difference(table, "found", "none", 16, chooses=False, seeds=(0,))
+    assert found == difference(alone, "found", "none", 16)
+    assert found != difference(table, "found", "none", 16)
+
+
+def test_copies_of_images_in_one_group_are_no_evidence() -> None:
+    single = table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (0, 20)})
+    copies = 9
+    copied = ContestTable(
+        single.chooses.repeat(copies),
+        tuple(
+            e._replace(losses=e.losses.repeat(copies), correct=e.correct.repeat(copies))
+            for e in single.entries
+        ),
+    )
+    grouped = replace(copied, clusters=torch.arange(IMAGES).repeat(copies))
+    alone, naive, fair = (difference(t, "found", "none", 16) for t in (single, copied, grouped))
+    assert fair.mean == pytest.approx(alone.mean)
+    assert fair.error == pytest.approx(alone.error, rel=0.02)
+    assert naive.error == pytest.approx(alone.error / math.sqrt(copies), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "expected"),
+    [
+        ([0.0] * 25, Difference(0.0, 1 / 25)),  # nobody differs: not an error of zero
+        ([1.0] * 25, Difference(1.0, 1 / 25)),
+        ([1.0], Difference(1.0, math.inf)),  # one image
+        ([], Difference(0.0, math.inf)),
+    ],
+)
+def test_few_or_equal_images_have_an_error(gaps: list[float], expected: Difference) -> None:
+    found = _estimate(torch.tensor(gaps, dtype=torch.float64), torch.ones(len(gaps)).double())
+    assert found == pytest.approx(expected)
+    assert math.isfinite(found.z)
+
+
+def test_chances_are_those_of_all_signs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gaps = torch.randint(-1, 3, (4, 10), generator=generator).double()
+    rows = gaps.tolist()
+
+    def statistic(row: list[float], signs: tuple[int, ...]) -> float:
+        total = sum(s * value for s, value in zip(signs, row, strict=True))
+        return total / math.sqrt(sum(value**2 for value in row) + 1)
+
+    flips = [max(statistic(row, s) for row in rows) for s in product((1, -1), repeat=10)]
+    for row, chance in zip(rows, _chances(gaps).tolist(), strict=True):
+        observed = statistic(row, (1,) * 10)
+        exact = sum(best >= observed - 1e-9 for best in flips) / len(flips)
+        assert chance == pytest.approx(exact, abs=4 * math.sqrt(exact * (1 - exact) / 2000) + 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 12.7062), (2, 4.3027), (4, 2.7764), (24, 2.0639), (999, 1.9623)]
+)
+def test_quantiles_of_t(freedom: int, expected: float) -> None:
+    assert _t_quantile(freedom) == pytest.approx(expected, rel=1e-4)
+
+
+# The pick, branch by branch; a standard error is about 6 images of 400
+
+
+def test_a_candidate_that_is_separated_wins() -> None:
+    found = pick(table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (26, 26)}))
+    assert found[:3] == ("found", "none", "ahead")
+    assert not found.extrapolated
+    assert found.ahead.mean == pytest.approx(26 / IMAGES)
+    assert found.ahead.z > 4
+
+
+def test_the_best_of_those_that_are_separated_wins_and_of_equal_ones_the_weaker() -> None:
+    aheads: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "a": (30, 30), "b": (36, 36)}
+    assert pick(table_of(aheads)).winner == "b"
+    assert pick(table_of({**aheads, "c": (36, 36)})).winner == "b"
+
+
+def test_the_reference_wins_where_nothing_is_separated() -> None:
+    found = pick(table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (10, 10)}))
+    assert found == ("none", "none", "not-separated", (0, 0), False)
+
+
+def test_two_standard_errors_are_not_enough_for_the_best_of_many() -> None:
+    alone: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "found": (14, 14)}
+    many: Aheads = {f"rival-{k}": (0, 0) for k in range(12)}
+    assert difference(table_of(alone), "found", "none", 16).z > 2
+    assert pick(table_of(alone)).winner == "found"
+    assert pick(table_of(alone | many)).winner == "none"
+
+
+@pytest.mark.parametrize(("ahead", "expected"), [(4, "none"), (8, "crop-flip")])
+def test_crop_and_flip_is_the_reference_from_one_standard_error_on(
+    ahead: int, expected: str
+) -> None:
+    found = pick(table_of({"none": (0, 0), "crop-flip": (ahead, ahead), "found": (12, 12)}))
+    assert found[:3] == (expected, expected, "not-separated")
+
+
+CHASE: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "found": (-26, -2)}
+
+
+def test_a_stronger_candidate_that_catches_up_wins_at_a_target_that_is_far_enough() -> None:
+    found = pick(table_of(CHASE), target=64)
+    assert found[:3] == ("found", "none", "catching-up")
+    assert found.extrapolated
+    assert found.ahead.mean == pytest.approx((-2 + 24) / IMAGES)  # as far again in log epochs
+    assert found.ahead.z > 2
+    for target in (None, 16, 20):
+        assert pick(table_of(CHASE), target=target)[:3] == ("none", "none", "not-separated")
+
+
+def test_a_weaker_candidate_does_not_catch_up() -> None:
+    table = table_of(CHASE)
+    weaker = [e._replace(train_loss=0.5) if e.candidate == "found" else e for e in table.entries]
+    assert pick(replace(table, entries=tuple(weaker)), target=64).winner == "none"
+
+
+def test_a_deficit_must_shrink_by_two_standard_errors() -> None:
+    slowly: Aheads = {**CHASE, "found": (-3, 1)}
+    assert pick(table_of(slowly), target=4000).winner == "none"
+
+
+def test_without_an_earlier_length_nothing_is_extrapolated() -> None:
+    assert pick(table_of({**CHASE, "found": (None, -2)}), target=64).winner == "none"
+    once = table_of({name: (numbers[1],) for name, numbers in CHASE.items()}, lengths=(16,))
+    assert pick(once, target=64).winner == "none"
+
+
+@pytest.mark.parametrize(("target", "winner"), [(18, "leader"), (64, "strong")])
+def test_a_stronger_candidate_must_reach_the_leader(target: int, winner: str) -> None:
+    aheads: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "leader": (30, 30), "strong": (-10, 26)}
+    found = pick(table_of(aheads), target=target)
+    assert found.winner == winner
+    assert found.extrapolated == (winner == "strong")
+
+
+def test_crop_and_flip_may_catch_up_with_a_weaker_leader() -> None:
+    aheads: Aheads = {"none": (0, 0), "weak": (34, 34), "crop-flip": (-24, 10)}
+    assert pick(table_of(aheads), target=16)[:2] == ("weak", "crop-flip")
+    assert pick(table_of(aheads), target=64)[:3] == ("crop-flip", "crop-flip", "not-separated")
+
+
+def test_references_alone() -> None:
+    assert pick(table_of({"none": (0, 0), "crop-flip": (20, 20)}))[:3] == (
+        "crop-flip",
+        "crop-flip",
+        "alone",
+    )
+
+
+def test_other_names_for_the_references() -> None:
+    table = table_of({"none": (0, 0), "crop": (10, 10), "found": (14, 14)})
+    assert pick(table, ("none", "crop"))[:2] == ("crop", "crop")
+    assert pick(table, ("none",))[:2] == ("found", "none")
+
+
+def with_nan(table: ContestTable, candidate: str, length: int) -> ContestTable:
+    entries = [
+        e._replace(losses=torch.full_like(e.losses, torch.nan))
+        if (e.candidate, e.length) == (candidate, length)
+        else e
+        for e in table.entries
+    ]
+    return replace(table, entries=tuple(entries))
+
+
+def test_a_training_that_failed_does_not_win_even_with_a_good_seed() -> None:
+    table = table_of({"none": (0, 0), "crop-flip": (0, 0), "a": (20, 20), "b": (36, 36)})
+    more = entry("b", 16, answers(36), seed=1)._replace(train_loss=math.nan)
+    assert pick(table.plus(more)).winner == "a"
+    assert pick(with_nan(table, "b", 16)).winner == "a"
+    assert pick(with_nan(table, "none", 16)).reference == "crop-flip"
+    with pytest.raises(ValueError, match="no network of none or crop-flip"):
+        pick(with_nan(with_nan(table, "none", 16), "crop-flip", 16))
+
+
+def test_a_candidate_that_left_does_not_win() -> None:
+    left: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "a": (38, None), "b": (20, 20)}
+    assert pick(table_of(left)).winner == "b"
+    nobody: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "a": (-38, None)}
+    assert pick(table_of(nobody))[:3] == ("none", "none", "not-separated")
+
+
+def test_only_images_that_choose_choose() -> None:
+    table = table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (26, 26)})
+    aside = replace(table, chooses=torch.zeros_like(table.chooses))
+    assert pick(aside).winner == "none"
+    assert staying(aside, 4) == list(table.candidates)
+
+
+def test_seeds_are_averaged_and_need_not_be_the_same() -> None:
+    table = table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (26, 26)})
+    other = entry("found", 16, answers(-26, start=58), seed=5)
+    assert pick(table.plus(other)).winner == "none"
+    assert pick(table.plus(other).only([0])).winner == "found"
+
+
+# What must not matter
+
+
+def shuffled(table: ContestTable, generator: torch.Generator) -> ContestTable:
+    order = torch.randperm(len(table.entries), generator=generator).tolist()
+    return replace(table, entries=tuple(table.entries[k] for k in order))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_neither_order_nor_names_matter(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    population, setting = real_population(), Setting(images=300)
+    count = len(population.names)
+    effects = torch.randn(count, 2, generator=generator).double() * 0.08
+    table, _ = draw_tables(population, setting, effects, generator)
+    new = dict(zip(table.candidates, map(str, torch.randperm(count).tolist()), strict=True))
+    renamed = replace(
+        table, entries=tuple(e._replace(candidate=new[e.candidate]) for e in table.entries)
+    )
+    mixed = shuffled(renamed, generator)
+    references = table.candidates[:2]
+    new_references = tuple(new[name] for name in references)
+    for target in (20, 60):
+        found, again = pick(table, references, target), pick(mixed, new_references, target)
+        assert again == (new[found.winner], new[found.reference], *found[2:])
+        stay, stay_again = staying(table, 5, references), staying(mixed, 5, new_references)
+        assert {new[name] for name in stay} == set(stay_again)
+
+
+# Who stays
+
+
+def test_four_standard_errors_behind_leave_after_the_first_rung() -> None:
+    table = table_of({"none": (0,), "crop-flip": (-38,), "a": (-20,), "b": (-30,)}, lengths=(4,))
+    assert staying(table, 4) == ["none", "crop-flip", "a"]  # references always stay
+
+
+def test_a_stronger_candidate_may_be_further_behind_where_the_target_is_far() -> None:
+    aheads: Aheads = {"none": (0,), "crop-flip": (0,), "b": (-40,), "c": (-50,)}
+    table = table_of(aheads, lengths=(4,), flips=60)
+    assert staying(table, 4) == ["none", "crop-flip"]
+    # an eighth of half of 400 images, for ln 2: 17 images more
+    assert staying(table, 4, target=8) == ["none", "crop-flip", "b"]
+    assert staying(table, 4, target=200) == ["none", "crop-flip", "b", "c"]
+
+
+def test_a_weaker_candidate_far_behind_a_separated_leader_leaves_for_any_target() -> None:
+    aheads: Aheads = {"none": (0,), "weak": (0,), "crop-flip": (0,), "lead": (60,), "strong": (0,)}
+    table = table_of(aheads, lengths=(4,), flips=60)
+    assert staying(table, 4) == ["none", "crop-flip", "lead"]
+    assert staying(table, 4, target=200) == ["none", "crop-flip", "lead", "strong"]
+
+
+def test_a_lucky_maximum_is_no_leader() -> None:
+    aheads: Aheads = {f"rival-{k}": (0,) for k in range(10)}
+    table = table_of(
+        {"none": (0,), "crop-flip": (0,), "a": (-24,), "lucky": (13,), **aheads}, lengths=(4,)
+    )
+    assert difference(table, "a", "lucky", 4).z < -4
+    assert "a" in staying(table, 4)
+
+
+def test_three_standard_errors_behind_leave_later_unless_they_catch_up() -> None:
+    aheads: Aheads = {"none": (0, 0), "crop-flip": (0, 0), "a": (-22, -22), "b": (-38, -22)}
+    table = table_of(aheads)
+    assert staying(table, 4) == ["none", "crop-flip", "a"]
+    assert staying(table, 16) == ["none", "crop-flip", "b"]
+
+
+def test_a_candidate_that_failed_leaves() -> None:
+    table = table_of({"none": (0,), "crop-flip": (0,), "a": (9,), "b": (9,)}, lengths=(4,))
+    assert staying(with_nan(table, "a", 4), 4) == ["none", "crop-flip", "b"]
+
+
+# The table
+
+
+def test_a_table_lists_what_it_has() -> None:
+    table = table_of({"none": (0, 0), "crop-flip": (0, 0), "found": (0, None)})
+    table = table.plus(entry("found", 4, answers(2), seed=7), entry("none", 4, answers(2), seed=3))
+    assert table.candidates == ("none", "crop-flip", "found")
+    assert table.lengths == (4, 16)
+    assert table.seeds("found", 4) == (0, 7)
+    assert table.seeds("found", 16) == ()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    table = table_of({"none": (0, 0)})
+    with pytest.raises(ValueError, match=r"none, 16 epochs, seed 0: the contest has .* twice"):
+        table.plus(table.entries[-1])
+    with pytest.raises(ValueError, match=r"found, 4 epochs, seed 0: \(7,\) outcomes"):
+        table.plus(entry("found", 4, torch.ones(7, dtype=torch.bool)))
+    with pytest.raises(ValueError, match=r"clusters \(3,\)"):
+        replace(table, clusters=torch.zeros(3))
+    with pytest.raises(ValueError, match="no network of found, 4 epochs"):
+        difference(table, "found", "none", 4)
+    with pytest.raises(ValueError, match="no entries"):
+        pick(ContestTable(table.chooses))
+
+
+# The proof
+
+
+def noisy_table(
+    generator: torch.Generator, seeds: int, *, images: int = 300, common: float = 0.0
+) -> ContestTable:
+    """Networks of two candidates that have equal accuracies over all networks and images.
+
+    Args:
+        common: Standard deviation of what all images of a network share.
+    """
+    chance = torch.rand(images, generator=generator)
+    entries = []
+    for name, seed in product(("none", "found"), range(seeds)):
+        shift = common * torch.randn((), generator=generator)
+        right = torch.rand(images, generator=generator) < chance + shift
+        entries.append(entry(name, 16, right, seed=seed))
+    return ContestTable(torch.zeros(images, dtype=torch.bool), tuple(entries))
+
+
+def coverage(seeds: int, common: float, tables: int, images: int = 300) -> float:
+    generator = torch.Generator().manual_seed(seeds)
+    inside = 0
+    for _ in range(tables):
+        table = noisy_table(generator, seeds, common=common, images=images)
+        found = proof(table, "found", "none", 16, range(seeds))
+        inside += found.low <= 0 <= found.high
+    return inside / tables
+
+
+@pytest.mark.parametrize(("seeds", "images"), [(1, 300), (2, 300), (4, 300), (1, 25)])
+def test_the_interval_covers_what_is_true_in_95_percent(seeds: int, images: int) -> None:
+    assert 0.92 <= coverage(seeds, 0.0, 600, images) <= 0.985
+
+
+def test_what_the_images_of_a_network_share_widens_the_interval() -> None:
+    """Two standard errors of the images for each network: far more than was ever measured."""
+    assert coverage(1, 0.05, 400) < 0.75  # one network cannot tell
+    assert coverage(4, 0.05, 400) > 0.85
+
+
+def test_the_common_variance_is_unbiased() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for common in (0.0, 0.05):
+        found = [
+            _common_variance(
+                noisy_table(generator, 2, common=common).right("found", 16, chooses=False), 300
+            )
+            for _ in range(400)
+        ]
+        values = torch.tensor(found)
+        # a shift moves those whose chance it does not push out of 0..1: nearly all
+        error = float(values.std()) / 20
+        assert float(values.mean()) == pytest.approx(common**2, abs=3 * error + 0.1 * common**2)
+
+
+def test_the_proof_reads_fresh_networks_on_images_that_did_not_choose() -> None:
+    table = random_table(3, grouped=True)
+    fresh = tuple(e._replace(seed=e.seed + 10) for e in table.entries if e.candidate != "crop-flip")
+    table = table.plus(*fresh)
+    found = proof(table, "found", "none", 16, (10, 11))
+    expected = difference(table, "found", "none", 16, chooses=False, seeds=(10, 11))
+    assert found[:2] == ("found", "none")
+    assert found.mean == pytest.approx(expected.mean)
+    assert found.low <= expected.mean - 1.96 * expected.error
+    assert found.high >= expected.mean + 1.96 * expected.error
+    assert found.images == int((~table.chooses).sum())
+    assert found.seeds == 2
+
+    def proof_with_changed(seed: int, where: Tensor) -> Proof:
+        changed = [
+            e._replace(correct=e.correct ^ where)
+            if e.seed == seed and e.candidate == "found"
+            else e
+            for e in table.entries
+        ]
+        return proof(replace(table, entries=tuple(changed)), "found", "none", 16, (10, 11))
+
+    assert proof_with_changed(10, table.chooses) == found
+    assert proof_with_changed(0, ~table.chooses) == found
+    assert proof_with_changed(10, ~table.chooses) != found
+
+
+def test_a_proof_of_one_image_says_nothing() -> None:
+    table = noisy_table(torch.Generator().manual_seed(0), 1, images=1)
+    assert proof(table, "found", "none", 16, (0,))[3:5] == (-1.0, 1.0)
+
+
+def test_the_reference_replaces_a_winner_that_the_proof_puts_behind_it() -> None:
+    found = Proof("found", "none", 0.0, -0.1, 0.1, 100, 2)
+    assert confirmed(found)
+    assert confirmed(found._replace(mean=0.01))
+    assert not confirmed(found._replace(mean=-0.001))
+
+
+# The yardstick
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_yardstick_in_short(name: str) -> None:
+    """So few contests that only a broken rule fails: 3 standard errors below what is asked for."""
+    least, contests = SCENARIOS[name].least, 40
+    rates = simulate(name, contests, seed=1)
+    assert rates.picked >= least - 3 * math.sqrt(least * (1 - least) / contests)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_yardstick(name: str) -> None:
+    rates = simulate(name, 1_000)
+    assert rates.picked > SCENARIOS[name].least
+    assert rates.confirmed > SCENARIOS[name].least
