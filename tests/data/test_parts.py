@@ -224,6 +224,17 @@ def test_sizes_of_the_user_hold_about_with_groups():
     assert [len(part) for part in splits] == [400, 200, 200, 800]
 
 
+def test_a_giant_group_leaves_a_small_judge_and_that_is_said(caplog):
+    labels = torch.arange(4000) % 2
+    groups = torch.where(torch.arange(4000) < 3800, 0, torch.arange(4000))
+    with caplog.at_level(logging.WARNING):
+        splits = search_splits(of_labels(labels, groups))
+    assert whole(groups, splits)
+    assert 0 < len(splits.judge) < 200
+    number = len(splits.judge)
+    assert f"dots: large groups make a judge of {number} images, not 800" in caplog.text
+
+
 def test_classes_with_too_few_groups_are_named():
     labels = torch.tensor([0] * 300 + [1] * 300)
     groups = torch.arange(600) // 30

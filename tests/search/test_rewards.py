@@ -193,6 +193,34 @@ def test_where_images_are_fewer_than_decisions_one_serves_several() -> None:
     assert [len(sampler.draw_heldout(k)[0]) for k in range(3)] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(("size", "heldout", "expected"), [(1, 60, 60), (8, 60, 56), (50, 20, 20)])
+def test_held_out_images_are_of_other_groups(size: int, heldout: int, expected: int) -> None:
+    labels, groups = torch.arange(400) % 4, torch.arange(400) // size * 7
+    images = torch.zeros(400, 3, 4, 4, dtype=torch.uint8)
+    data = SearchData(images, labels, images, labels, groups)
+    for seed in range(5):
+        sampler = MinibatchSampler(data, SearchConfig(validation=2, heldout=heldout, seed=seed))
+        assert len(sampler.heldout) == expected
+        held, rest = (groups[part] for part in (sampler.heldout, torch.cat(sampler.members)))
+        assert not set(held.tolist()) & set(rest.tolist())
+        missing = 400 - len(held) - len(rest)
+        assert missing == (30 if size == 50 else 0)  # of a group that is larger than what is asked
+        assert len(sampler.members) == 4
+
+
+def test_groups_that_leave_nothing_else_are_cut() -> None:
+    images, labels = torch.zeros(40, 3, 4, 4, dtype=torch.uint8), torch.arange(40) % 4
+    one = SearchData(images, labels, images, labels, torch.zeros(40, dtype=torch.int64))
+    sampler = MinibatchSampler(one, SearchConfig(validation=2, heldout=10))
+    assert len(sampler.heldout) == 10
+    assert len(torch.cat(sampler.members)) == 30
+    own = SearchData(images, labels, images, labels, labels)  # a class with one group keeps one
+    sampler = MinibatchSampler(own, SearchConfig(validation=2, heldout=10))
+    assert len(sampler.heldout) == 9
+    assert [len(found) for found in sampler.members].count(1) == 1
+    assert len(sampler.members) == 4
+
+
 def test_originals_share_the_class_and_leave_held_out_images_alone() -> None:
     data, config = planted(), SearchConfig(layers=1, validation=9, heldout=50, seed=3)
     sampler = MinibatchSampler(data, config)

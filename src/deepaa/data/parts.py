@@ -139,6 +139,9 @@ def search_splits(
         found = list(stratified_splits(labels, sizes, seed, class_names=names)[:3])
     else:
         found = _grouped_splits(labels, groups, sizes, seed, names)
+    usual = min(round(JUDGE_SHARE * len(data.labels)), MOST_JUDGED)
+    if data.judge is None and len(judge) and not usual / 2 <= len(judge) <= 2 * usual:
+        _warn(f"{data.name}: large groups make a judge of {len(judge):,} images, not {usual:,}")
     is_judge = torch.zeros_like(data.labels)
     is_judge[judge] = 1
     warn_of_equal_images(

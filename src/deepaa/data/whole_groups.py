@@ -32,8 +32,8 @@ def divide_groups(
     """
     division = _Division(labels, groups, targets, seed)
     division.assign()
-    for part, count in enumerate(least):
-        division.complete(part, least, count)
+    for part in range(len(targets)):
+        division.complete(part, least)
     return division.parts()
 
 
@@ -102,8 +102,8 @@ class _Division:
                 for c, count in self.holds[group].items():
                     self.lacking[place][c] += sign * count
 
-    def complete(self, part: int, least: Sequence[int], count: int) -> None:
-        """Have each class in at least `count` groups of a part, if others can spare them."""
+    def complete(self, part: int, least: Sequence[int]) -> None:
+        """Have each class in at least `least[part]` groups of a part, if others can spare them."""
         if part not in self.open:
             return
         having = [[0] * len(self.totals) for _ in self.targets]
@@ -119,7 +119,7 @@ class _Division:
             return all(having[other][c] > least[other] for c in self.holds[group])
 
         for c, owned in enumerate(members):
-            while having[part][c] < count:
+            while having[part][c] < least[part]:
                 others = [group for group in owned if self.part_of[group] != part]
                 spared = [group for group in others if can_spare(group)]
                 spared += [group for group in others if self.part_of[group] > part]

@@ -222,6 +222,8 @@ class PolicySearch:
         fixed = yield from self._protect(fixed)
         both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
+        if self.data.groups is not None:
+            data = data._replace(groups=self.data.groups[self.splits.search])
         frozen = frozen_copy(self.model).to(self.device)
         self.search = Search(frozen, data, self.space, self.config)
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step

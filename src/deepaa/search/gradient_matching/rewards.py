@@ -16,6 +16,7 @@ from torch import Tensor
 from deepaa.ops import Drawn, apply_batch, check_images, draw_words, hash_int, sample_key, to_device
 from deepaa.policy import Policy, thresholds
 from deepaa.search.gradient_matching.gradients import Derivatives, Params, even_weights, flattened
+from deepaa.search.gradient_matching.heldout import set_aside
 from deepaa.search.settings import SearchConfig
 
 WARM_UP = 2
@@ -36,10 +37,12 @@ class SearchData(NamedTuple):
     labels: Tensor
     validation_images: Tensor
     validation_labels: Tensor
+    groups: Tensor | None = None
+    """Of the images to augment: equal numbers for those that are nearly equal."""
 
     def check(self) -> None:
         """Refuse images and labels that do not belong together."""
-        for what, images, labels in (("search", *self[:2]), ("validation", *self[2:])):
+        for what, images, labels in (("search", *self[:2]), ("validation", *self[2:4])):
             check_images(images, f"{what} images")
             if labels.shape != (len(images),):
                 raise ValueError(f"{len(images)} {what} images, but labels {tuple(labels.shape)}")
@@ -66,7 +69,7 @@ class MinibatchSampler:
         self.data, self.config = data, config
         self.labels = data.labels.cpu()
         count = config.heldout * config.decisions
-        self.heldout, rest = _set_aside(count, self.labels, config.seed)
+        self.heldout, rest = set_aside(count, self.labels, config.seed, data.groups)
         found = self.labels[rest]
         self.members = [rest[found == c] for c in sorted(set(found.tolist()))]
         answers = data.validation_labels.cpu()
@@ -109,21 +112,6 @@ class MinibatchSampler:
         found = d.images[images], d.labels[images]
         matched = d.validation_images[originals], d.validation_labels[originals]
         return Minibatch(*(part.to(device) for part in (*found, *matched)))
-
-
-def _set_aside(count: int, labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """`count` random images, or fewer so that every class keeps one; and the rest in order."""
-    order = torch.randperm(len(labels), generator=_generator(hash_int(seed, 1)))
-    if count >= len(order):
-        raise ValueError(
-            f"{count} held-out images leave none of {len(order)} for the search; "
-            "lower heldout or give more images"
-        )
-    lasts = {label: place for place, label in enumerate(labels[order].tolist())}
-    free = torch.ones(len(order), dtype=torch.bool)
-    free[list(lasts.values())] = len(lasts) == len(order)  # or each class has one image alone
-    taken = free & (free.cumsum(0) <= count)
-    return order[taken], order[~taken].sort().values
 
 
 def _generator(seed: int) -> torch.Generator:
