@@ -16,7 +16,6 @@ from deepaa.search.gradient_matching.layer import (
     LayerOptimizer,
     Rewards,
     is_kept,
-    leading_operation,
     repeated_operations,
     summarize,
     without,
@@ -65,51 +64,6 @@ def test_gains_that_are_sure_but_tiny_are_left(gain: float, wins: bool) -> None:
         optimizer.update(constant(means))
     assert (float(optimizer.probabilities[7]) > 0.5) is wins
     assert (float(optimizer.probabilities[0]) > 0.5) is not wins
-
-
-def mean_of_last(seen: list[Tensor], steps: int, average: float) -> Tensor:
-    """The rule of `average`, written out."""
-    late = seen[math.ceil(steps * (1 - average)) :]
-    led = [int(p.argmax()) == 0 for p in late]
-    late = late[len(led) - led[::-1].index(True) :] if any(led) else late
-    return torch.stack(late).mean(0) if late else seen[-1]
-
-
-@pytest.mark.parametrize("average", [0.0, 0.25, 0.5, 1.0])
-@pytest.mark.parametrize(("start", "rate"), [(0.1, 0.3), (4.0, 0.6), (8.0, 0.3)])
-def test_a_layer_is_the_mean_of_its_last_steps(average: float, start: float, rate: float) -> None:
-    """Where identity never leads, leads first, and leads to the end."""
-    config = SearchConfig(steps=10, average=average, identity_logit=start, learning_rate=rate)
-    generator = torch.Generator().manual_seed(1)
-    favour = torch.linspace(0, 1, 139, dtype=torch.float64)
-    rewards = [favour + 0.3 * torch.randn(4, 139, generator=generator) for _ in range(10)]
-    optimizer, seen = LayerOptimizer(CIFAR.table, config, 1), []
-    for step, means in enumerate(rewards):
-        if step == 8:  # a layer that goes on from here has the same mean
-            again = LayerOptimizer(CIFAR.table, config, 1)
-            again.load_state(optimizer.state())
-        optimizer.update(constant(means))
-        seen.append(optimizer.probabilities)
-    leads = [int(p.argmax()) == 0 for p in seen]
-    expected = {0.1: (False, False), 4.0: (True, False), 8.0: (True, True)}
-    assert (any(leads), leads[-1]) == expected[start]
-    assert (optimizer.result - mean_of_last(seen, 10, average)).abs().max() < 1e-15
-    for means in rewards[8:]:
-        again.update(constant(means))
-    assert torch.equal(again.result, optimizer.result)
-
-
-def test_an_operation_that_holds_a_layer_late_is_not_averaged_away() -> None:
-    optimizer = LayerOptimizer(CIFAR.table, SearchConfig(), 2)
-    nothing = constant(torch.zeros(2, 139, dtype=torch.float64))
-    optimizer.step = 238
-    for share in (0.6, 0.96):
-        optimizer.logits = holding("crop", share)
-        optimizer.update(nothing)
-    assert float(optimizer.result[row_of("crop")]) == pytest.approx(0.78)  # their mean
-    optimizer.logits = holding("crop", 0.98)
-    optimizer.update(nothing)
-    assert float(optimizer.result[row_of("crop")]) == pytest.approx(0.98)
 
 
 @pytest.mark.parametrize(
@@ -272,19 +226,8 @@ def mixture(**shares: float) -> Tensor:
     return p
 
 
-def test_who_leads_a_layer() -> None:
-    p = mixture(rotate=0.33, crop=0.32, identity=0.3, flip=0.05)
-    assert leading_operation(CIFAR.table, p) is None  # not more than a third
-    p = mixture(rotate=0.4, crop=0.3, identity=0.3)
-    leader = leading_operation(CIFAR.table, p)
-    assert leader is not None
-    assert leader.name == "rotate"
-    assert leading_operation(CIFAR.table, mixture(rotate=0.4, identity=0.6)).name == "identity"
+def test_what_a_layer_is_in_few_numbers() -> None:
     p = mixture(rotate=0.6, crop=0.3, identity=0.1)
-    leader = leading_operation(CIFAR.table, p)
-    assert leader is not None
-    assert leader.name == "rotate"
-    assert leading_operation(CIFAR.table, p, 0.7) is None
     identity, perplexity, top = summarize(CIFAR.table, p).values()
     assert identity == pytest.approx(0.1)
     names, shares = zip(*top, strict=True)

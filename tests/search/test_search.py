@@ -209,7 +209,6 @@ def test_chunks_change_nothing() -> None:
         ({"precision": "half"}, "precision should be"),
         ({"chains": 2000}, r"chains should be in 0\.\.1000"),
         ({"chains": 11}, "chains should be even, or halves=false; got 11"),
-        ({"average": 1.1}, r"average should be in 0\.\.1, got 1.1"),
         ({"keep_errors": -1.0}, "keep_errors should be 0 or more, got -1"),
         ({"repeat_errors": math.inf}, "repeat_errors should be 0 or more, got inf"),
         ({"trivial_pull": -0.1}, "trivial_pull should be 0 or more, got -0.1"),
@@ -420,7 +419,7 @@ def under_layers(search: Search, decision: int, *layers: Tensor) -> Tensor:
 def test_a_layer_is_measured_on_pairs_of_its_own() -> None:
     """Beside the layers before it, no augmentation and DeepTA, all on the same pairs."""
     search = at_its_end(OPEN, crop=0.6, flip=0.4)
-    [first], p, started = search.found.clone(), search.optimizer.result, search.passes
+    [first], p, started = search.found.clone(), search.optimizer.probabilities, search.passes
     record = next(iter(search))
     assert isinstance(record, LayerRecord)
     # the forecast, but that images as they are take one pass each on CPU; nothing is repeated
@@ -453,7 +452,7 @@ def test_an_operation_is_repeated_where_that_is_worth_it(errors: float) -> None:
     """Decided first, on pairs of its own; then the form that is left is kept or not on others."""
     config = dataclasses.replace(OPEN, layers=2, repeat_errors=errors)
     search = at_its_end(config, rotate=0.6, color=0.3, identity=0.1)
-    [first], p = search.found.clone(), search.optimizer.result
+    [first], p = search.found.clone(), search.optimizer.probabilities
     rest = p * torch.tensor([row.operation.name != "rotate" for row in CIFAR.table.rows])
     rest[0] += 1 - rest.sum()
     record = next(iter(search))

@@ -36,7 +36,6 @@ _VALID: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         lambda value: 0 <= value < math.inf,
         "0 or more",
     ),
-    ("average", lambda value: 0 <= value <= 1, "in 0..1"),
     ("deviation_memory", lambda value: 0 <= value < 1, "at least 0 and below 1"),
     ("learning_rate", lambda value: value > 0, "positive"),
     ("precision", PRECISIONS.__contains__, f"one of {', '.join(PRECISIONS)}"),
@@ -76,8 +75,6 @@ class SearchConfig:
     converged: float = 0.97
     """An operation with more than this share ends a layer after the first early, after a quarter
     of its steps at least (identity later still); 1 lets every layer take all its steps."""
-    average: float = 0.25
-    """Share of a layer's steps, at its end, whose mean distribution is kept; 0 takes the last."""
     stratified: bool = True
     """Spread the chains' last rows evenly over the layer's distribution."""
     deviation_draws: int | None = 16
@@ -261,7 +258,7 @@ def _preset(changes: str, space: Space = CIFAR) -> Settings:
 _USUAL = "least_passes=180000"  # 45 epochs of 4,000 images
 _AUTHORS = (
     "steps=1024 learning_rate=0.025 prefixes=16 chains=556 stratified=false halves=false "
-    "halvings=0 converged=1 average=0 tie_signs=false deviation_draws=auto "
+    "halvings=0 converged=1 tie_signs=false deviation_draws=auto "
     "deviation_memory=0 epsilon=1e-7 keep_errors=1 repeat_errors=0 protect=false"
 )
 PRESETS: Mapping[str, Settings] = {

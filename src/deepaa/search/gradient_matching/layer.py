@@ -25,7 +25,7 @@ IDENTITY_TRAVEL = 2.4
 IDENTITY_CONVERGED = 0.99
 """and above this share: what has risen to a hundredth from far below is on its way up."""
 LEADER_SHARE = 1 / 3
-"""An operation with more than this share leads a layer, if no other has more."""
+"""An operation with more than this share of a layer leads it."""
 IDENTITY_LIMIT = 0.9
 """A layer with a larger share of identity changes nothing."""
 
@@ -69,8 +69,7 @@ class Rewards(NamedTuple):
 class LayerOptimizer:
     """The logits of one layer, which start at identity, and the Adam steps that move them."""
 
-    _ADAM = ("step", "logits", "momentum", "square")
-    _STATE = (*_ADAM, "active", "variance", "average", "averaged_steps")
+    _STATE = ("step", "logits", "momentum", "square", "active", "variance")
 
     def __init__(self, table: Table, config: SearchConfig, layer: int) -> None:
         """A layer without steps; `layer` counts from 1."""
@@ -82,7 +81,6 @@ class LayerOptimizer:
         self.active = torch.arange(len(table))  # (R,) the rows that are still rewarded
         self.momentum, self.square = torch.zeros_like(logits), torch.zeros_like(logits)  # of Adam
         self.variance = torch.zeros_like(logits)  # of rewards over images, averaged over steps
-        self.average, self.averaged_steps = torch.zeros_like(logits), 0  # of the last steps
         self._trivial = Policy.trivial(table, 1).row_probabilities()[0]  # DeepTA's layer
         self._mirror = torch.tensor(table.twins) if config.tie_signs else torch.arange(len(table))
 
@@ -92,27 +90,15 @@ class LayerOptimizer:
         return self.logits.softmax(0)
 
     @property
-    def result(self) -> Tensor:
-        """(T,) the distribution to evaluate: the mean over the last steps, as far as there is one.
-
-        If one operation holds the layer, it is that of the last step.
-        """
-        is_mean = self.averaged_steps and not self.converged
-        p = self.average if is_mean else self.probabilities
-        return p / p.sum()
-
-    @property
     def converged(self) -> bool:
         """Whether one operation has held the layer for long enough; never in the first layer."""
-        c = self.config
-        is_open = self.layer > 1 and c.converged < 1
-        leader = leading_operation(self.table, self.probabilities, c.converged) if is_open else None
-        if leader is None:
+        c, shares = self.config, operation_shares(self.table, self.probabilities)
+        if self.layer == 1 or c.converged >= 1 or float(shares.max()) <= c.converged:
             return False
+        leader = self.table.operations[int(shares.argmax())]
         if leader.name == "identity":  # what starts below it needs time to rise
             travelled = self.step * c.learning_rate >= IDENTITY_TRAVEL * c.identity_logit
-            share = float(self.probabilities[self.table.identity or 0])
-            return travelled and share > IDENTITY_CONVERGED
+            return travelled and float(shares.max()) > IDENTITY_CONVERGED
         return self.step >= c.steps / 4
 
     def drop_unlikely_rows(self) -> None:
@@ -148,8 +134,6 @@ class LayerOptimizer:
         gradient = torch.zeros_like(self.logits)
         gradient[self.active] = p * (reward - p @ reward)  # Eq. 4: of sum p_n r_n in the logits
         self._adam_step(gradient)
-        if self.step > math.ceil(c.steps * (1 - c.average)):
-            self._average_probabilities()
 
     def _adam_step(self, gradient: Tensor) -> None:
         self.step += 1
@@ -160,18 +144,6 @@ class LayerOptimizer:
         change = torch.zeros_like(self.logits)  # rows that were dropped stay where they are
         change[self.active] = (mean / (square.sqrt() + self.config.epsilon))[self.active]
         self.logits = self.logits + self.config.learning_rate * change
-
-    def _average_probabilities(self) -> None:
-        """Take this step's distribution into the mean, which begins where identity stops leading.
-
-        A mean over the way from identity to another operation would only tell when it was stopped.
-        """
-        p = self.probabilities
-        if int(p.argmax()) == self.table.identity:
-            self.average, self.averaged_steps = torch.zeros_like(p), 0
-        else:
-            self.averaged_steps += 1
-            self.average = self.average + (p - self.average) / self.averaged_steps
 
     def _deviation(self, rewards: Rewards) -> Tensor:
         """(R,) the standard deviation of rewards over images; its square is averaged over steps.
@@ -258,13 +230,6 @@ def summarize(table: Table, p: Tensor) -> dict[str, Any]:
 def operation_shares(table: Table, p: Tensor) -> Tensor:
     """The share of each operation in a layer (T,)."""
     return Policy(table, Layers(p[None] / p.sum())).operation_probabilities()[0]
-
-
-def leading_operation(table: Table, p: Tensor, least: float = LEADER_SHARE) -> Operation | None:
-    """The operation with most of a layer (T,), if it has more than `least`."""
-    shares = operation_shares(table, p)
-    at = int(shares.argmax())
-    return table.operations[at] if float(shares[at]) > least else None
 
 
 def repeated_operations(table: Table, p: Tensor, before: Tensor) -> list[Operation]:

@@ -235,7 +235,7 @@ class Search:
 
     def _finish_layer(self) -> LayerRecord:
         """Decide on pairs that decided nothing before whether the layer is kept; start the next."""
-        began, c, found = time.perf_counter(), self.config, self.optimizer.result
+        began, c, found = time.perf_counter(), self.config, self.optimizer.probabilities
         p, repeats = self._without_repeats(found)
         decision, whole = self.layer - 1, torch.cat((self.found, p[None]))
         cosines = self._heldout_cosines(Policy(self.table, Layers(whole)), decision)
