@@ -102,7 +102,9 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     code, out, err = command(*TINY, "--out", "run")
     assert code == 0
     lines = err.splitlines()
-    assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left 0 s", lines[1])
+    cost = r"at most about \d+ s on this machine: pre-training \d+ s, search \d+ s"
+    assert re.fullmatch(cost, lines[0])
+    assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left \d+ s", lines[2])
     step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
     assert any(re.fullmatch(step, line) for line in lines)
     kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"

@@ -40,6 +40,7 @@ from deepaa.search.contest.result import (
 )
 from deepaa.search.contest.run import Contest, ContestEntry
 from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.search.protection import Protection
 from deepaa.train.config import TrainConfig
 
 CPU = torch.device("cpu")
@@ -299,7 +300,7 @@ def test_a_training_that_fails_never_wins() -> None:
 
 def test_a_contest_in_a_run_folder(tmp_path: Path, one_thread: None) -> None:
     contest = small_contest(three(), 100)
-    facts = contest_facts(contest.images, contest.network, [])
+    facts = contest_facts(contest.images, contest.network, Protection())
     asked = itertools.count()
     with Run(tmp_path / "run", {"kind": "contest"}) as run:
         first = ContestRun(contest, facts, run=run, stop=lambda: next(asked) > 60)

@@ -79,7 +79,7 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
         "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
         f"{len(data.class_names)} classes{groups}",
         "splits": ", ".join(f"{name} {n:,}" for name, n in counts.items() if n or name != "judge")
-        + f"; {search.config.heldout:,} of the search's are held out",
+        + f"; {search.config.heldout * search.config.decisions:,} of the search's are held out",
         "space": f"{len(space)} transformations of {len(space.operations)} operations",
         "network": f"{weights:,} weights on {device}",
         "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "

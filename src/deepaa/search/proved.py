@@ -158,7 +158,7 @@ class ProvedSearch:
         contest = Contest(candidates, self.images, self.network, self.plan(found))
         return ContestRun(
             contest,
-            contest_facts(self.images, self.network, search.protection.to_json()),
+            contest_facts(self.images, self.network, search.protection),
             run=search.run,
             state=search.later_state,
             more_state=search.protection_state,

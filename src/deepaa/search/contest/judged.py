@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.data import LabelledImages, folds, halves, judge_part
+from deepaa.data import LabelledImages, folds, halves, judge_part, warn_of_equal_images
 
 FOLDS = 5
 """Parts of a cross-validation, where images are too few to set some aside."""
@@ -47,7 +47,16 @@ class JudgedImages:
             is_train[judge] = False
             parts.append(Part(everything[is_train], judge, torch.arange(len(judge))))
         else:
-            judge, of = everything, folds(data.labels, data.groups, FOLDS)
+            judge = everything
+            of = folds(data.labels, data.groups, FOLDS, class_names=data.class_names)
+            warn_of_equal_images(
+                data,
+                parts=of,
+                counted=torch.ones(len(of), dtype=torch.bool),
+                measured="images of a fold",
+                others="images of another fold",
+                advice="--groups keeps such images in one fold",
+            )
             for k in range(FOLDS):
                 parts.append(Part(everything[of != k], everything[of == k], everything[of == k]))
         groups = None if data.groups is None else data.groups[judge]

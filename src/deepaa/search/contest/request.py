@@ -136,7 +136,7 @@ def open_contest(
         saved = None if run is None else run.latest()
         yield ContestRun(
             Contest(candidates, images, network, _plan(request, candidates, images, network)),
-            contest_facts(images, network, protection.to_json()),
+            contest_facts(images, network, protection),
             run=run,
             state=None if saved is None else saved.tensors,
             checkpoint_seconds=checkpoint_seconds,
@@ -175,15 +175,14 @@ def _protection(images: JudgedImages, network: Network, run: Run | None) -> Prot
     return record.protection
 
 
-def contest_facts(
-    images: JudgedImages, network: Network, protected: list[dict[str, Any]]
-) -> dict[str, Any]:
+def contest_facts(images: JudgedImages, network: Network, protection: Protection) -> dict[str, Any]:
     """What contest.json says of images, network and what was excluded."""
     return {
         "data": images.facts(),
         "network": network.name,
         "device": str(network.device),
-        "protected": protected,
+        "protected": protection.to_json(),
+        "untestable": list(protection.untestable),
     }
 
 
