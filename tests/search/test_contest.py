@@ -199,7 +199,7 @@ def small_contest(candidates: list[Candidate], judges: int | None = None) -> Con
     data = as_images(blobs(100 if judges is None else 400, 1))
     judge = None if judges is None else torch.arange(judges)
     images = JudgedImages.of(data, judge)
-    network = contest_network(data, "small", TrainConfig(batch=64), CPU)
+    network = contest_network(images, "small", TrainConfig(batch=64), CPU)
     plan = LengthPlan(("none", "crop-flip", "rotate"), 6, 1, 2, 60_000, 400)
     return Contest(candidates, images, network, plan, parallel=2)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.models import copy_model, is_large, load_model
+from deepaa.models import copy_model, is_large
 from deepaa.policy import Policy, SpaceName
 from deepaa.runs import FOUND, POLICY, StopAskedError
 from deepaa.search.contest import (
@@ -23,6 +23,7 @@ from deepaa.search.contest import (
     Network,
     all_candidates,
     contest_facts,
+    contest_network,
 )
 from deepaa.search.policy_search import PolicySearch, Record
 from deepaa.train import device_settings
@@ -120,11 +121,7 @@ class ProvedSearch:
         limit = self.config.limit(device)
         config = device_settings(search.proxy.train, (), device, limit, recipe=False)
         if search.given is None:
-            images, classes = search.data.images, len(search.data.class_names)
-            name = search.network_name
-            return Network(
-                name, lambda seed: load_model(name, images, classes, seed), config, device
-            )
+            return contest_network(self.images, search.network_name, config, device)
         return Network("your own", partial(fresh_copy, search.given), config, device)
 
     def plan(self, found: Policy | None = None) -> LengthPlan:

@@ -18,6 +18,7 @@ from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPla
 from deepaa.search.contest.request import (
     ContestRequest as ContestRequest,
     contest_facts as contest_facts,
+    contest_network as contest_network,
     open_contest as open_contest,
 )
 from deepaa.search.contest.result import ContestResult as ContestResult

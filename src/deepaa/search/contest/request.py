@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deepaa.data import DataSpec, LabelledImages
-from deepaa.models import default_model, is_large, load_model
+from deepaa.models import channel_statistics, default_model, is_large, load_model
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
 from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
@@ -91,18 +91,19 @@ def short_name(policy: str) -> str:
 
 
 def contest_network(
-    data: LabelledImages,
+    images: JudgedImages,
     model: str | None,
     config: TrainConfig,
     device: torch.device,
     weights: Path | None = None,
 ) -> Network:
-    """The network that every candidate trains, by its name."""
-    name = model or default_model(data.images, device)
-    classes = len(data.class_names)
+    """The network that every candidate trains, by its name; it normalises by training images."""
+    data, train = images.data, images.parts[0].train
+    name, classes = model or default_model(data.images, device), len(data.class_names)
+    levels = channel_statistics(data.images[train])
 
     def make(seed: int) -> nn.Module:
-        return load_model(name, data.images, classes, seed, weights, new_head=True)
+        return load_model(name, data.images, classes, seed, weights, levels, new_head=True)
 
     return Network(name, make, config, device)
 
@@ -123,7 +124,7 @@ def open_contest(
     images = JudgedImages.of(data)
     space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
     config = request.settings(device, request.contest.limit(device))
-    network = contest_network(data, request.model, config, device, request.weights)
+    network = contest_network(images, request.model, config, device, request.weights)
     everybody = request.candidates(space, lambda row: False)
     run = None
     if out is not None and not dry_run:
