@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -378,6 +379,30 @@ def test_as_a_process():
     assert err.count("\n") == 1
     done = process("show", "nothing-of-this-name", env={"DEEPAA_DEBUG": "1"})
     assert "Traceback" in done.communicate(timeout=60)[1]
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize(
+    ("given", "spins", "policy"),
+    [
+        ({}, "0", "PASSIVE"),
+        ({"GOMP_SPINCOUNT": "7"}, "7", ""),
+        ({"OMP_WAIT_POLICY": "active"}, "", "ACTIVE"),
+    ],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_chose(given, spins, policy):
+    """GNU's OpenMP itself tells what it found when torch loaded it."""
+    if "libgomp" not in Path("/proc/self/maps").read_text():
+        pytest.skip("torch uses another OpenMP here")
+    free = dict.fromkeys(cli.WAITING)
+    environment = {**os.environ, **free, **given, "OMP_DISPLAY_ENV": "verbose"}
+    environment = {name: value for name, value in environment.items() if value is not None}
+    environment["PYTHONPATH"] = str(Path(deepaa.__file__).parents[1])
+    words = [sys.executable, "-m", "deepaa", "show", "deepta", "--top", "1"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    told = dict(re.findall(r"(GOMP_SPINCOUNT|OMP_WAIT_POLICY) = '(\w+)'", done.stderr))
+    assert spins in ("", told["GOMP_SPINCOUNT"])
+    assert policy in ("", told["OMP_WAIT_POLICY"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no POSIX signals")

@@ -159,3 +159,123 @@ def test_whole_numbers_only() -> None:
             whole_number(bad, "it")
     with pytest.raises(ValueError, match=r"it should be in 0\.\.5, got 6"):
         whole_number(6, "it", 0, 5)
+
+
+# Who has a draw of its own
+
+
+def pictures(n: int) -> list[Image.Image]:
+    return [Image.fromarray(as_array(noise(3, 24, 24)))] * n
+
+
+def distinct(images: Any) -> int:
+    return len({np.asarray(image).tobytes() for image in images})
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_each_image_of_a_list_has_a_draw_of_its_own(seed: int | None) -> None:
+    transform = DeepAutoAugment(POLICY, seed=seed)
+    (pil,), tensor = pictures(1), noise(3, 24, 24)
+    assert distinct(transform({"image": [pil] * 8, "label": list(range(8))})["image"]) == 8
+    assert distinct(transform([pil] * 8)) == 8
+    assert distinct(transform([tensor] * 8)) == 8
+    assert distinct(transform([as_array(tensor)] * 8)) == 8
+    assert distinct(transform([tv_tensors.Image(tensor)] * 8)) == 8
+    samples = transform([{"image": pil, "label": i} for i in range(8)])
+    assert distinct(sample["image"] for sample in samples) == 8
+    assert [sample["label"] for sample in samples] == list(range(8))
+    samples = transform([{"image": tensor, "label": i} for i in range(8)])
+    assert distinct(sample["image"] for sample in samples) == 8
+    samples = transform([(pil, i) for i in range(8)], "note")
+    assert distinct(image for image, _ in samples[0]) == 8
+    assert samples[1] == "note"
+    assert distinct(one for part in transform([[pil] * 4, [pil] * 4]) for one in part) == 8
+    batches = transform([{"image": tensor.expand(4, 3, 24, 24)}] * 2)
+    assert distinct(image for batch in batches for image in batch["image"]) == 8
+
+
+def test_a_list_gives_the_pixels_of_a_batch() -> None:
+    images = noise(8, 3, 24, 24)
+    pil = [Image.fromarray(as_array(image)) for image in images]
+    for index in (None, [5, 3, 2, 9, 1, 0, 7, 6]):
+        given: dict[str, Any] = {} if index is None else {"index": index}
+        want = DeepAutoAugment(POLICY, seed=3)(images, **given)
+        for several in (list(images), pil, [{"image": one} for one in pil]):
+            out = tree_flatten(DeepAutoAugment(POLICY, seed=3)(several, **given))[0]
+            for one, expected in zip(out, want, strict=True):
+                got = one if isinstance(one, torch.Tensor) else as_tensor(one)
+                assert torch.equal(got, expected)
+    torch.manual_seed(0)
+    want = DeepAutoAugment(POLICY)(images)
+    torch.manual_seed(0)
+    assert torch.equal(torch.stack(DeepAutoAugment(POLICY)(list(images))), want)
+
+
+def as_tensor(image: Image.Image) -> torch.Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def test_views_of_one_image_share_a_draw() -> None:
+    transform = DeepAutoAugment(POLICY, seed=3)
+    (pil,), tensor = pictures(1), noise(3, 24, 24)
+    for _ in range(4):
+        assert distinct(transform((pil, pil))) == 1
+        assert distinct(transform(pil, pil)) == 1
+        assert distinct(transform({"left": pil, "right": pil}).values()) == 1
+        # the images at one place of several lists belong together, and so do those of one sample
+        rows = transform({"left": [pil] * 8, "right": [pil] * 8})
+        assert all(distinct(row) == 1 for row in zip(rows["left"], rows["right"], strict=True))
+        assert distinct(rows["left"]) == 8
+        pairs = transform([(pil, pil)] * 8)
+        assert all(distinct(pair) == 1 for pair in pairs)
+        assert distinct(first for first, _ in pairs) == 8
+    # arrays and tensors beside the first are no images, in a list of samples too
+    out = transform({"image": [tensor] * 2, "mask": [tensor[:1]] * 2})
+    assert distinct(out["image"]) == 2
+    assert all(mask is not None and torch.equal(mask, tensor[:1]) for mask in out["mask"])
+
+
+def test_a_list_of_different_things_is_one_sample() -> None:
+    tensor, mask, target = noise(3, 24, 24), noise(1, 24, 24), {"masks": noise(2, 24, 24)}
+    transform = DeepAutoAugment(INVERT)
+    image, same = transform([tensor, mask])
+    assert torch.equal(image, 255 - tensor)
+    assert same is mask
+    images, masks = transform([noise(4, 3, 24, 24), noise(4, 3, 24, 24)])  # as a loader gives them
+    assert torch.equal(images, 255 - noise(4, 3, 24, 24))
+    assert torch.equal(masks, noise(4, 3, 24, 24))
+    image, targets = transform(tensor, [target, target])
+    assert torch.equal(image, 255 - tensor)
+    assert all(torch.equal(one["masks"], target["masks"]) for one in targets)
+    assert transform([tensor, 3])[1] == 3
+    assert transform([tensor])[0].shape == tensor.shape
+
+
+def test_one_index_gives_each_image_of_a_list_its_own_draw() -> None:
+    """As `AugmentedDataset` does for a dataset whose items hold lists of views."""
+    transform, (pil,) = DeepAutoAugment(POLICY, seed=3), pictures(1)
+    views = transform([pil] * 8, index=5)
+    assert distinct(views) == 8
+    assert distinct([views[0], transform(pil, index=5), transform([pil], index=5)[0]]) == 1
+    assert distinct([views[3], transform([pil] * 8, index=5)[3]]) == 1
+    with pytest.raises(ValueError, match="index of a batch of 8 should be 8 whole numbers"):
+        transform([pil] * 8, index=[1, 2])
+
+
+def test_lists_that_do_not_fit_together_are_refused() -> None:
+    transform, (pil,) = DeepAutoAugment(POLICY), pictures(1)
+    with pytest.raises(ValueError, match=r"should have one length.*these have 8 and 4"):
+        transform({"a": [pil] * 8, "b": [pil] * 4})
+    with pytest.raises(ValueError, match=r"all be in lists.*or all be outside.*has both"):
+        transform({"a": [pil] * 8, "b": pil})
+    with pytest.raises(TypeError, match="no image in this sample"):
+        transform([])
+
+
+def test_lists_in_compiled_code() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(DeepAutoAugment(INVERT), backend="eager", fullgraph=True)
+    images, _labels = compiled([noise(2, 3, 8, 8), torch.arange(2)])
+    assert torch.equal(images, 255 - noise(2, 3, 8, 8))
+    with pytest.raises(Exception, match="list of images cannot be compiled"):
+        compiled([noise(3, 8, 8), noise(3, 8, 8)])

@@ -21,6 +21,8 @@ from deepaa.cli.search import search
 from deepaa.cli.train import train
 
 DEBUG = "DEEPAA_DEBUG"
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables by which a user says how threads wait: of the standard, of GNU, of LLVM and Intel."""
 app = typer.Typer(
     name="deepaa",
     help="Find, look at and apply image augmentation policies.",
@@ -116,6 +118,18 @@ def _explained(error: Exception) -> tuple[str, int]:
     return f"{reason} (set {DEBUG}=1 to see where it came from)", 1
 
 
+def sleep_while_waiting() -> None:
+    """Have OpenMP's threads sleep where they wait for each other, unless the user chose otherwise.
+
+    By default they spin. Where other processes need the cores too, a spinning thread keeps the one
+    it waits for from running, and a search takes many times as long. OpenMP reads this when torch
+    is imported.
+    """
+    if not any(name in os.environ for name in WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+
+
 def main() -> None:
     """Run the command line and exit."""
+    sleep_while_waiting()
     sys.exit(run())

@@ -8,21 +8,98 @@ from __future__ import annotations
 import operator
 import sys
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from deepaa.ops import sample_key
+
+CONTAINERS = (dict, list, tuple)
+"""What the samples in a list may be."""
+
+
+def is_batch(node: Any) -> bool:
+    """Whether this is a list of images, or of samples with images: each has a draw of its own.
+
+    A list of different things, such as an image and its label, is one sample. So is one of tensors
+    that differ in kind or in channels, such as an image and its mask.
+    """
+    if not isinstance(node, list) or not node:
+        return False
+    if all(isinstance(item, CONTAINERS) for item in node):
+        return all(any(_found(tree_leaves(item))) for item in node)
+    kinds = [_kind(item) for item in node]
+    return kinds[0] is not None and all(kind == kinds[0] for kind in kinds)
+
+
+def _kind(leaf: Any) -> object:
+    """What single images of one list have in common; None for what is no single image."""
+    if isinstance(leaf, Tensor):
+        if leaf.ndim != 3:
+            return None
+        return "image" if _is_tv_image(leaf) else (leaf.dtype, leaf.shape[0])
+    if _is_pil(leaf):
+        return "image"
+    return (leaf.dtype, leaf.shape[2:]) if _is_image_array(leaf) else None
+
+
+def list_places(leaves: list[Any]) -> list[int]:
+    """The places of the lists of images in a sample flat but for those that `is_batch` found.
+
+    Where there is an image outside of them, all images are to be single: torchvision's rule then
+    takes the first of those that are only arrays and tensors, and lists of others pass through.
+    """
+    lists = [place for place, leaf in enumerate(leaves) if isinstance(leaf, list)]
+    if not lists:
+        return []
+    alone = _found([leaf for leaf in leaves if not isinstance(leaf, list)])
+    inside = [_found(tree_leaves(leaves[place])) for place in lists]
+    if alone.explicit or any(found.explicit for found in inside):
+        lists = [place for place, found in zip(lists, inside, strict=True) if found.explicit]
+        if alone.explicit and lists:
+            raise ValueError(
+                "the images of one call should all be in lists, which have one draw for each of "
+                "their images, or all be outside, where they share one; this sample has both"
+            )
+    elif alone.implicit:
+        return []
+    if len({len(leaves[place]) for place in lists}) > 1:
+        lengths = " and ".join(str(len(leaves[place])) for place in lists)
+        raise ValueError(
+            f"lists of images in one call should have one length, because images at one place "
+            f"share a draw; these have {lengths}"
+        )
+    return lists
+
+
+def list_keys(key: int, n: int) -> list[int]:
+    """A key for each image of a list in the sample of `key`, which the first of them takes."""
+    return [sample_key(key, place, 0) if place else key for place in range(n)]
+
+
+class _Found(NamedTuple):
+    """The places of what is certainly an image, and of what may be one."""
+
+    explicit: list[int]
+    implicit: list[int]
+
+
+def _found(leaves: list[Any]) -> _Found:
+    found = _Found([], [])
+    for place, leaf in enumerate(leaves):
+        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else _is_pil(leaf):
+            found.explicit.append(place)
+        elif leaf.ndim >= 3 if isinstance(leaf, Tensor) else _is_image_array(leaf):
+            found.implicit.append(place)
+    return found
 
 
 def image_places(leaves: list[Any]) -> list[int]:
     """The places of the images in a flat sample: torchvision's rule, see `DeepAutoAugment`."""
-    explicit, implicit = [], []
-    for place, leaf in enumerate(leaves):
-        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else _is_pil(leaf):
-            explicit.append(place)
-        elif leaf.ndim >= 3 if isinstance(leaf, Tensor) else _is_image_array(leaf):
-            implicit.append(place)
+    explicit, implicit = _found(leaves)
     if not (explicit or implicit):
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "

@@ -50,8 +50,13 @@ class DeepAutoAugment(nn.Module):
 
     Which leaves are images follows torchvision's rule: every PIL image and `tv_tensors.Image`. If
     there is none, it is the first array of the shapes above or tensor of three or more dimensions.
-    Other arrays and tensors pass through. Several images in one call get the same draw: call once
-    per image for separate ones.
+    Other arrays and tensors pass through.
+
+    Who gets a draw of its own: each image of a batch (N, C, H, W), and each element of a list of
+    images or of samples, such as `{"image": [pil, pil], "label": [0, 1]}` or
+    `[{"image": pil, "label": 0}, ...]`. Images side by side in a tuple or a dict are views of one:
+    they share a draw, and so do those at one place of several lists. A list of different things,
+    such as `[image, label]` or an image and its mask, is one sample.
 
     Float images lie in [0, 1] and are rounded to 8 bits on the way: augment before you normalise.
     No gradient flows back to them. Tensors come back contiguous, on the device they came from. The
@@ -139,7 +144,8 @@ class DeepAutoAugment(nn.Module):
         """The sample with its images augmented.
 
         Args:
-            index: The sample's number in the dataset; for a batch, the N numbers. Needs a seed.
+            index: The sample's number in the dataset; for a batch or a list of N, the N numbers.
+                From one number the images of a list get draws of their own too. Needs a seed.
         """
         if not sample:
             raise TypeError("DeepAutoAugment needs an image, got no input")
@@ -147,11 +153,15 @@ class DeepAutoAugment(nn.Module):
             raise ValueError(
                 "index has no meaning without a seed: use DeepAutoAugment(policy, seed=0)"
             )
-        leaves, structure = tree_flatten(sample[0] if len(sample) == 1 else sample)
-        places = inputs.image_places(leaves)
-        images = [leaves[place] for place in places]
-        n = inputs.batch_size(images)
+        given = sample[0] if len(sample) == 1 else sample
+        leaves, structure = tree_flatten(given, is_leaf=inputs.is_batch)
         with torch.no_grad():
+            if lists := inputs.list_places(leaves):
+                self._augment_lists(leaves, lists, lambda n: self._list_keys(n, index))
+                return tree_unflatten(leaves, structure)
+            places = inputs.image_places(leaves)
+            images = [leaves[place] for place in places]
+            n = inputs.batch_size(images)
             if torch.compiler.is_compiling():
                 images = self._augment_compiled(images, n, index)
             elif n is None:
@@ -163,7 +173,44 @@ class DeepAutoAugment(nn.Module):
             leaves[place] = image
         return tree_unflatten(leaves, structure)
 
+    def _augment_lists(
+        self, leaves: list[Any], lists: list[int], keys_of: Callable[[int], list[int]]
+    ) -> None:
+        """Replace the lists of images at these places: what is at one place in them has one key."""
+        if torch.compiler.is_compiling():
+            raise TypeError("a list of images cannot be compiled: give a batch (N, C, H, W)")
+        items = list(zip(*(leaves[place] for place in lists), strict=True))
+        done = [
+            self._augment_item(item, key, self.epoch)
+            for item, key in zip(items, keys_of(len(items)), strict=True)
+        ]
+        for place, column in zip(lists, zip(*done, strict=True), strict=True):
+            leaves[place] = list(column)
+
+    def _augment_item(self, item: Any, key: int, epoch: int) -> Any:
+        """One of a list: an image, or a sample with any number of them."""
+        leaves, structure = tree_flatten(item, is_leaf=inputs.is_batch)
+        if lists := inputs.list_places(leaves):
+            self._augment_lists(leaves, lists, lambda n: inputs.list_keys(key, n))
+            return tree_unflatten(leaves, structure)
+        for place in inputs.image_places(leaves):
+            image = leaves[place]
+            if isinstance(image, Tensor) and image.ndim == 4:
+                keys = sample_keys(key, 0, torch.arange(len(image)))
+                leaves[place] = inputs.rewrap(self._run(image, keys, epoch), image)
+            else:
+                leaves[place] = self._augment_one(image, key, epoch)
+        return tree_unflatten(leaves, structure)
+
     # Keys
+
+    def _list_keys(self, n: int, index: Any) -> list[int]:
+        """The keys of the images of a list, equal to those of a batch (N, C, H, W)."""
+        if index is not None and torch.as_tensor(index).ndim == 0:
+            return inputs.list_keys(self._key(index), n)
+        numbers = None if index is None else inputs.batch_numbers(index, n)
+        like = torch.empty(n, device="cpu")
+        return list(map(int, self._keys(like, numbers, self.epoch, self._calls)))
 
     def _key(self, index: Any) -> int:
         """The key of one image."""
