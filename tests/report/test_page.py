@@ -50,6 +50,7 @@ TINY = (
     *("--preset", "demo", "--epochs", "1", "--steps", "3", "--layers", "2"),
     *("--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2", "--set", "validation=8"),
     *("--set", "chains=16", "--device", "cpu"),
+    *("--contest", "off"),
 )
 ENVIRONMENT = {
     **os.environ,

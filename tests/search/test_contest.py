@@ -199,7 +199,7 @@ def small_contest(candidates: list[Candidate], judges: int | None = None) -> Con
     data = as_images(blobs(100 if judges is None else 400, 1))
     judge = None if judges is None else torch.arange(judges)
     images = JudgedImages.of(data, judge)
-    network = contest_network(images, "small", TrainConfig(batch=64), CPU)
+    network = contest_network(images, "small", TrainConfig(batch=20), CPU)
     plan = LengthPlan(("none", "crop-flip", "rotate"), 6, 1, 2, 60_000, 400)
     return Contest(candidates, images, network, plan, parallel=2)
 
@@ -263,7 +263,7 @@ def test_each_entry_is_what_a_training_alone_gives(one_thread: None) -> None:
 
     contest = small_contest(three(), 100)
     list(contest)
-    part, config = contest.images.parts[0], TrainConfig(batch=64, epochs=2, seed=0)
+    part, config = contest.images.parts[0], TrainConfig(batch=20, epochs=2, seed=0)
     images, labels = (each[part.train] for each in contest.images.data[:2])
     model = contest.network.make(0)
     batches = ImageBatches(images, labels, contest.candidates["rotate"].policy, config)

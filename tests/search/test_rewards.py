@@ -199,7 +199,9 @@ def test_held_out_images_are_of_other_groups(size: int, heldout: int, expected: 
     images = torch.zeros(400, 3, 4, 4, dtype=torch.uint8)
     data = SearchData(images, labels, images, labels, groups)
     for seed in range(5):
-        sampler = MinibatchSampler(data, SearchConfig(validation=2, heldout=heldout, seed=seed))
+        sampler = MinibatchSampler(
+            data, SearchConfig(layers=1, validation=2, heldout=heldout, seed=seed)
+        )
         assert len(sampler.heldout) == expected
         held, rest = (groups[part] for part in (sampler.heldout, torch.cat(sampler.members)))
         assert not set(held.tolist()) & set(rest.tolist())
@@ -211,11 +213,11 @@ def test_held_out_images_are_of_other_groups(size: int, heldout: int, expected: 
 def test_groups_that_leave_nothing_else_are_cut() -> None:
     images, labels = torch.zeros(40, 3, 4, 4, dtype=torch.uint8), torch.arange(40) % 4
     one = SearchData(images, labels, images, labels, torch.zeros(40, dtype=torch.int64))
-    sampler = MinibatchSampler(one, SearchConfig(validation=2, heldout=10))
+    sampler = MinibatchSampler(one, SearchConfig(layers=1, validation=2, heldout=10))
     assert len(sampler.heldout) == 10
     assert len(torch.cat(sampler.members)) == 30
     own = SearchData(images, labels, images, labels, labels)  # a class with one group keeps one
-    sampler = MinibatchSampler(own, SearchConfig(validation=2, heldout=10))
+    sampler = MinibatchSampler(own, SearchConfig(layers=1, validation=2, heldout=10))
     assert len(sampler.heldout) == 9
     assert [len(found) for found in sampler.members].count(1) == 1
     assert len(sampler.members) == 4

@@ -46,6 +46,7 @@ class Cost(NamedTuple):
 def search_cost(proved: ProvedSearch) -> Cost:
     """What the whole job takes, from a few passes through its network."""
     search = proved.search
+    search.check_model()
     frozen, images, labels = _sample(search)
     each = seconds_per_pass(frozen, images, labels)
     training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
@@ -65,7 +66,6 @@ def _sample(search: PolicySearch) -> tuple[nn.Module, Tensor, Tensor]:
 def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     """What a search would do and what it would cost, a text for each subject."""
     search = proved.search
-    search.check_model()
     data, device, space = search.data, search.device, search.space
     frozen, images, _ = _sample(search)
     counts = {name: len(part) for name, part in search.splits._asdict().items()}

@@ -14,6 +14,16 @@ from deepaa.search.contest.keep import (
     ContestRun as ContestRun,
 )
 from deepaa.search.contest.own_loop import hold_contest as hold_contest
+from deepaa.search.contest.pick import (
+    Difference as Difference,
+    Pick as Pick,
+    Proof as Proof,
+    confirmed as confirmed,
+    difference as difference,
+    pick as pick,
+    proof as proof,
+    staying as staying,
+)
 from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPlan as LengthPlan
 from deepaa.search.contest.request import (
     ContestRequest as ContestRequest,
@@ -29,3 +39,4 @@ from deepaa.search.contest.run import (
     ContestRecord as ContestRecord,
     Network as Network,
 )
+from deepaa.search.contest.table import ContestTable as ContestTable, Entry as Entry
