@@ -182,7 +182,8 @@ def test_looking_leaves_the_run_as_it_is(reported: tuple[Path, str], finished: P
 
 def test_a_stopped_run_shows_what_is_found(command: Command, run: Path) -> None:
     """As a kill in the second layer leaves it: the state before the last."""
-    (run / "policy.json").unlink()
+    for name in ("policy.json", "found.json"):
+        (run / name).unlink()
     with Run(run, read_config(run)) as opened:
         saved = opened.latest()
         assert saved is not None
@@ -204,7 +205,8 @@ def test_a_stopped_run_shows_what_is_found(command: Command, run: Path) -> None:
 
 
 def test_before_the_first_state_there_is_only_the_course(command: Command, run: Path) -> None:
-    for name in ("policy.json", "state.safetensors", "state.previous.safetensors"):
+    states = ("state.safetensors", "state.previous.safetensors")
+    for name in ("policy.json", "found.json", *states):
         (run / name).unlink(missing_ok=True)
     assert command(run)[0] == 0
     page = read(run / "report.html")

@@ -102,6 +102,8 @@ def report(
         advice = advice if "unknown operation" in subject.problem else ""
         typer.echo(f"the policy is left out: {subject.problem}{advice}", err=True)
     for name, reason in subject.lost.items():
+        if name == "found" and subject.problem:
+            continue  # for the same reason
         what = "the contest" if name == "contest" else "what the search found"
         typer.echo(f"{what} is left out: {reason}", err=True)
     if watch:
