@@ -117,7 +117,7 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     assert load_policy("run/policy.json").depth == 2
     assert (folder / "run/preview.png").stat().st_size > 1000
     kinds = [record["kind"] for record in read_history("run")]
-    assert kinds == ["epoch"] * 2 + (["step"] * 3 + ["layer"]) * 2
+    assert kinds == ["epoch"] * 2 + ["protection"] + (["step"] * 3 + ["layer"]) * 2
     splits = json.loads((folder / "run/splits.json").read_text())
     assert {name: len(part) for name, part in splits.items()} == {
         "pretrain": 100,

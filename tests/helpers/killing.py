@@ -72,7 +72,7 @@ def phase(out: Path) -> str:
     last = records[-1]
     if last["kind"] == "layer":
         return "between layers" if last["layer"] < 3 else "export"
-    return "pretrain" if last["kind"] == "epoch" else f"layer {last['layer']}"
+    return f"layer {last['layer']}" if last["kind"] == "step" else "pretrain"
 
 
 def finish(pid: int) -> bool:

@@ -139,7 +139,7 @@ def test_left_between_any_two_records_it_ends_with_the_same_policy(
 ) -> None:
     whole = tiny(images, out=tmp_path / "whole")
     records = len(history(tmp_path / "whole"))
-    assert records == 2 + 2 * (3 + 1)
+    assert records == 2 + 1 + 2 * (3 + 1)
     out = tmp_path / "parts"
 
     class Enough(KeyboardInterrupt):
@@ -184,7 +184,7 @@ def test_asked_to_stop_in_the_middle_it_saves_the_newest_record(
         task = PolicySearch(data, run=run, **settings)
         rest = list(task)
         assert not task.stopped
-    assert len(seen) + len(rest) == 2 + 2 * (3 + 1)
+    assert len(seen) + len(rest) == 2 + 1 + 2 * (3 + 1)
     straight = PolicySearch(data, **settings)
     list(straight)
     assert task.policy.equals(straight.policy)
@@ -205,7 +205,7 @@ def test_ctrl_c_in_python_saves(tmp_path: Path, images: Any) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         tiny(images, out=tmp_path / "run", progress=interrupt)
-    assert [r["kind"] for r in history(tmp_path / "run")] == ["epoch", "epoch", "step"]
+    assert [r["kind"] for r in history(tmp_path / "run")] == ["epoch", "epoch", "protection", "step"]
     seen: list[object] = []
     tiny(images, out=tmp_path / "run", progress=seen.append)
     assert len(seen) == 7, "the step before Ctrl-C was saved"

@@ -30,8 +30,8 @@ MOST_TRAINED = 400
 """Images of a class, on average, that a network is trained on where the search trains none."""
 RETRAINED = 0.25
 """Epochs of the training with suspected operations, as a share of those of the first training."""
-LEAST_RETRAINED = 10_000
-"""Images that go through the network in it, at least."""
+LEAST_RETRAINED, LEAST_PER_OPERATION = 10_000, 4_000
+"""Images that go through the network in it, at least: in all, and for each suspected operation."""
 SHOWN_CLASSES = 5
 
 
@@ -149,7 +149,7 @@ def protected(
         plain = model
 
         def retrain(policy: Policy) -> nn.Module:
-            more = retraining_config(config, len(train))
+            more = retraining_config(config, len(train), len(policy.table.operations) - 1)
             batches = ImageBatches(images, labels, policy, more, device)
             return _trained(copy_model(plain), batches, more, before_step)
 
@@ -167,9 +167,10 @@ def plain_parts(splits: Splits, classes: int) -> tuple[Tensor, Tensor]:
     return splits.search[:count], torch.cat((splits.search[count:], splits.validation))
 
 
-def retraining_config(config: TrainConfig, images: int) -> TrainConfig:
+def retraining_config(config: TrainConfig, images: int, operations: int) -> TrainConfig:
     """How a network is trained further: for less long and at half the learning rate."""
-    epochs = max(RETRAINED * config.epochs, LEAST_RETRAINED / images)
+    least = max(LEAST_RETRAINED, LEAST_PER_OPERATION * operations)
+    epochs = max(RETRAINED * config.epochs, least / images)
     return replace(
         config,
         epochs=math.ceil(epochs),

@@ -1,11 +1,11 @@
 """Protection of classes: which operations turn images of one class into images of another.
 
 A network that was trained without an operation sees held-out images under it. Where it calls half
-of a class by the name of one other class, either the operation has changed the class, or the image
-looks like nothing that the network has seen. An operation that only moves pixels, such as a flip,
-leaves nothing strange in an image: there the network's word is enough. After any other, the network
-is trained a little further with the suspected operations, their images under their own labels. What
-was strange it learns in no time; two classes that have become one it cannot tell apart.
+of a class by the name of one other class, either the operation has changed the class, or the images
+look like nothing that the network has seen. The mirror image of a picture is a picture like others:
+there the network's word is enough. After any other operation the network is trained further with
+those that are suspected, their images under their own labels. What was only strange it learns soon;
+two classes that have become one it cannot tell apart.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from deepaa.policy import Layers, Policy
 
 LEAST_IMAGES, MOST_IMAGES = 40, 64
 """Held-out images of a class: with fewer it is not testable, more are not looked at."""
+MOST_IN_ALL = 10_000
+"""Of many classes fewer images each are looked at, if so few can be."""
 LEAST_RIGHT = 0.5
 """A class is not testable if the network is right on fewer of its images."""
 TURNED = 0.5
@@ -139,9 +141,9 @@ def _is_beyond(row: Row, changed: Changed) -> bool:
 class Shares(NamedTuple):
     """What a network calls the images of C classes under R rows."""
 
-    of: Tensor  # (R, C, C) float64, of the class's images that are called each class
+    of: Tensor  # (R, C, C) of the class's images that are called each class
     images: Tensor  # (R, C) of each class that the row has changed
-    moves: list[bool]  # (R,) whether the row only moves pixels
+    mirrors: list[bool]  # (R,) whether the row exchanges left and right and does nothing else
 
     @property
     def others(self) -> Tensor:
@@ -216,8 +218,8 @@ def _add(kept: list[Row], row: Row) -> None:
 
 def class_sample(labels: Tensor, classes: int) -> Tensor:
     """Indices of the first images of each class, as many as are looked at."""
-    parts = [(labels == c).nonzero()[:MOST_IMAGES, 0] for c in range(classes)]
-    return torch.cat(parts)
+    most = max(LEAST_IMAGES, min(MOST_IMAGES, MOST_IN_ALL // classes))
+    return torch.cat([(labels == c).nonzero()[:most, 0] for c in range(classes)])
 
 
 def transformed(images: Tensor, row: Row, seed: int) -> tuple[Tensor, Tensor]:
@@ -239,8 +241,8 @@ def called_shares(
     model: nn.Module, images: Tensor, labels: Tensor, classes: int, rows: Sequence[Row], seed: int
 ) -> Shares:
     """What `model` calls the images under each row."""
-    shares = torch.zeros(len(rows), classes, classes, dtype=torch.float64)
-    counts, moves = torch.zeros(len(rows), classes, dtype=torch.int64), []
+    shares = torch.zeros(len(rows), classes, classes)
+    counts, mirrors = torch.zeros(len(rows), classes, dtype=torch.int64), []
     for r, row in enumerate(rows):
         out, changed = transformed(images, row, seed)
         if row.operation.name == "identity":
@@ -251,16 +253,8 @@ def called_shares(
         table = table.view(classes, classes)
         counts[r] = table.sum(1)
         shares[r] = table / counts[r].clamp(min=1)[:, None]
-        moves.append(_only_moves(images, out))
-    return Shares(shares, counts, moves)
-
-
-def _only_moves(before: Tensor, after: Tensor) -> bool:
-    """Whether the images have the same pixels, at whatever places."""
-    if not torch.equal(before.sum((1, 2, 3)), after.sum((1, 2, 3))):  # much quicker than sorting
-        return False
-    before, after = (part.flatten(2).sort(2).values for part in (before, after))
-    return torch.equal(before, after)
+        mirrors.append(torch.equal(out[changed], images[changed].flip(3)))
+    return Shares(shares, counts, mirrors)
 
 
 def predictions(model: nn.Module, images: Tensor) -> Tensor:
@@ -313,7 +307,7 @@ def find_changed(
     suspects = more_rows(rows, [tested[r] for r in _rows_of(turned)])
     shares = measure(model, suspects)
     turned = suspicious(shares, before, pairs)
-    doubtful = [r for r in _rows_of(turned) if not shares.moves[r]]
+    doubtful = [r for r in _rows_of(turned) if not shares.mirrors[r]]
     if doubtful:
         network = retrain(practice([suspects[r] for r in doubtful]))
         told = measure(network, [suspects[r] for r in doubtful])
@@ -359,7 +353,7 @@ def confused(told: Shares, clean: Tensor, before: Tensor) -> Tensor:
     network before.
     """
     taken = (clean - before).clamp(min=0).T
-    return told.of - told.others + taken >= TURNED
+    return told.of - torch.maximum(told.others, before) + taken >= TURNED
 
 
 def _weakest(
