@@ -19,7 +19,7 @@ from torch import nn
 from deepaa import distributed
 from deepaa.data import DataSpec, LabelledImages, SearchSubset, absolute_source, as_images
 from deepaa.models import is_large, load_model, state_hash
-from deepaa.ops import Space, import_operations
+from deepaa.ops import Space, check_own_operations, import_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
@@ -145,6 +145,7 @@ def open_search(
     known = distributed.from_main(lambda: _stored_config(out))
     images = _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
+    check_own_operations(settings.space.table, images.images[:2].to(device))
     network = request.model
     if request.weights is not None:
         assert settings.proxy.model is not None
