@@ -27,8 +27,6 @@ def check_own_operations(table: Table, images: Tensor) -> None:
             are enough. Torch's generators are left as they were.
     """
     own = [operation for operation in table.operations if operation.is_custom]
-    if not own:
-        return
     images = images[:2]
     devices = [images.device] if images.is_cuda else []
     with torch.random.fork_rng(devices), torch.no_grad():

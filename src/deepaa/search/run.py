@@ -145,7 +145,8 @@ def open_search(
     known = distributed.from_main(lambda: _stored_config(out))
     images = _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
-    check_own_operations(settings.space.table, images.images[:2].to(device))
+    if any(operation.is_custom for operation in settings.space.operations):
+        check_own_operations(settings.space.table, images.images[:2].to(device))
     network = request.model
     if request.weights is not None:
         assert settings.proxy.model is not None

@@ -173,8 +173,9 @@ class Experiment:
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
         training, sample = self.training(0), self.images.sample
-        place = "cpu" if self.images.workers else self.device
-        check_own_operations(self.policy.table, sample.images[:2].to(place))
+        if any(operation.is_custom for operation in self.policy.table.operations):
+            place = "cpu" if self.images.workers else self.device
+            check_own_operations(self.policy.table, sample.images[:2].to(place))
         if training.outputs != len(sample.class_names):
             raise ValueError(
                 f"model {self.model_name!r} has {training.outputs} outputs, but {sample.name} has "
