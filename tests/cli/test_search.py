@@ -346,6 +346,35 @@ def test_own_network_weights_and_operation(command: Any, folder: Path) -> None:
 
 # Errors: one line, with the value and the choices
 
+WRONG = """
+from deepaa import Operation
+
+FLOATS = Operation("floats", batched=lambda images, m, u: images.float())
+RAISES = Operation("raises", 0.0, 1.0, pil=lambda image, m, u: image.nothing())
+SMALLER = Operation("smaller", uniforms=1, pil=lambda image, m, u: image.resize((8, 8)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("floats", "operation 'floats' gave torch.float32 (2, 3, "),
+        ("raises", "operation 'raises' fails: AttributeError: "),
+        ("smaller", "operation 'smaller' gave Image ('RGB', (8, 8)); expected a PIL image"),
+    ],
+)
+def test_own_operations_are_tried_before_anything_is_trained(
+    command: Any, folder: Path, name: str, message: str
+) -> None:
+    (folder / "wrong_search.py").write_text(WRONG)
+    own = ["--operations", f"wrong_search:{name.upper()}", "--ops", f"rotate,{name}"]
+    code, out, err = command(*TINY, *own, "--out", "run")
+    assert code == 2
+    assert not out
+    assert err.startswith(f"error: {message}")
+    assert err.count("\n") == 1  # no epoch was shown
+    assert not (folder / "run").exists()
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),

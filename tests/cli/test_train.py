@@ -25,6 +25,8 @@ from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
 from deepaa.models import build_model
+from deepaa.ops import Operation
+from deepaa.policy import Policy
 from deepaa.report.run_tables import accuracy_row
 from deepaa.runs import read_history
 from deepaa.train.results import read_results
@@ -83,6 +85,23 @@ def results(run: str) -> list[tuple[int, float, float]]:
 
 
 # What it prints and writes
+
+
+def test_own_operations_are_tried_before_anything_is_trained(command: Any, folder: Path) -> None:
+    (folder / "wrong_train.py").write_text(
+        "from deepaa import Operation\n"
+        'FLOATS = Operation("floats", batched=lambda images, m, u: images.float())\n'
+    )
+    floats = Operation("floats", batched=lambda images, m, u: images.float())
+    Policy.always(floats).save("mine.json")
+    for more in ([], ["--workers", "1"]):
+        own = ["--policy", "mine.json", "--operations", "wrong_train:FLOATS", *more]
+        code, out, err = command(*TINY, *own, "--out", "run")
+        assert code == 2
+        assert not out
+        assert "operation 'floats' gave torch.float32" in err
+        assert err.count("\n") == 1
+        assert not (folder / "run").exists()
 
 
 @pytest.mark.parametrize("name", ["train"])

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
@@ -383,6 +385,63 @@ def test_pil_modes_are_refused_by_name() -> None:
 
     with pytest.raises(ValueError, match=r"mode 'RGBA'.*convert\('RGB'\)"):
         apply_pil(Image.new("RGBA", (4, 4)), Policy.uniform(CIFAR, 1).sample(1), CIFAR)
+
+
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [
+        (np.arange(65536, dtype=np.uint16).reshape(256, 256), "I;16"),
+        (np.arange(65536, dtype=np.int32).reshape(256, 256), "I"),
+        (np.linspace(0, 1, 65536, dtype=np.float32).reshape(256, 256), "F"),
+    ],
+    ids=["16 bits", "32 bits", "float"],
+)
+def test_the_advice_for_wide_images_keeps_all_grey_levels(
+    values: np.ndarray[Any, Any], mode: str
+) -> None:
+    """Pillow's own conversion clips them to white."""
+    from PIL import Image
+
+    image, draw = Image.fromarray(values), Policy.uniform(CIFAR, 1).sample(1)
+    assert image.mode == mode
+    with pytest.raises(ValueError, match=f"mode '{mode}'") as caught:
+        apply_pil(image, draw, CIFAR)
+    assert "convert('RGB')" not in str(caught.value)
+    advice = str(caught.value).rpartition(": ")[2]
+    narrow = eval(advice, {"Image": Image, "np": np, "image": image})
+    assert narrow.mode == "L"
+    assert len(np.unique(np.asarray(narrow))) == 256
+    apply_pil(narrow, draw, CIFAR)
+
+
+def test_the_advice_for_wide_tensors_keeps_all_grey_levels() -> None:
+    values = torch.arange(65536).view(1, 1, 256, 256)
+    draw = Policy.uniform(CIFAR, 1).sample(1)
+    for dtype in (torch.int32, torch.int64, torch.uint16):
+        with pytest.raises(TypeError, match=r"uint8 or float in \[0, 1\]") as caught:
+            apply_batch(values.to(dtype), draw, CIFAR)
+        advice = str(caught.value).rpartition(": ")[2]
+        narrow = eval(advice, {"torch": torch, "images": values.to(dtype)})
+        assert len(apply_batch(narrow, draw, CIFAR)) == 1
+        assert len(narrow.unique()) == 256
+    with pytest.raises(TypeError, match=r"use images.to\(torch.uint8\)$"):
+        apply_batch(values % 256, draw, CIFAR)
+
+
+@pytest.mark.parametrize(
+    ("high", "advice"),
+    [
+        (255.0, "divide them by 255, or give them as uint8"),
+        (65535.0, "divide them by the value of white"),
+        (2.5, "augment before you normalise"),
+        (float("inf"), "augment before you normalise"),
+    ],
+)
+def test_the_advice_for_floats_out_of_range(high: float, advice: str) -> None:
+    images = torch.zeros(1, 3, 8, 8)
+    images[0, 0, 0, 0] = high
+    with pytest.raises(ValueError, match=f"; {advice}$"):
+        apply_batch(images, Policy.uniform(CIFAR, 1).sample(1), CIFAR)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from deepaa.ops.apply import (
 )
 from deepaa.ops.conversions import (
     SCALE_16_BITS as SCALE_16_BITS,
+    integer_error as integer_error,
     pil_to_tensor as pil_to_tensor,
     tensor_to_pil as tensor_to_pil,
 )

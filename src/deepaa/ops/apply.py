@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from deepaa.ops import kernels_c, kernels_torch
-from deepaa.ops.conversions import check_mode
+from deepaa.ops.conversions import check_mode, integer_error
 from deepaa.ops.own_operations import run_own, run_own_on_pil
 from deepaa.ops.plan import LARGEST_UNIFORM, Kind, Plan, plan_for, resolve, to_device
 from deepaa.ops.rng import draw_words
@@ -148,7 +148,7 @@ def _check(images: Tensor, draw: Draw, table: Table) -> None:
     if images.ndim != 4:
         raise ValueError(f"images should be (N, C, H, W), got shape {tuple(images.shape)}")
     if images.dtype != torch.uint8 and not images.dtype.is_floating_point:
-        raise TypeError(f"images should be uint8 or float in [0, 1], got {images.dtype}")
+        raise TypeError(integer_error(images))
     if 0 in images.shape[1:]:
         raise ValueError(f"images have no pixels: shape {tuple(images.shape)}")
     _check_draw(draw, table)

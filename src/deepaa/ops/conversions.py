@@ -35,6 +35,16 @@ def check_mode(image: Image) -> None:
     raise ValueError(f"image has mode {image.mode!r}; policies work on RGB and L: {advice}")
 
 
+def integer_error(images: Tensor) -> str:
+    """What is wrong with images of other integers, and what to do."""
+    small = not images.numel() or float(images.double().max()) < 256
+    advice = "use images.to(torch.uint8)"
+    if not small:
+        advice = "scale them to 8 bits; for 16 bits: (images.int() // 257).to(torch.uint8)"
+    shape = tuple(images.shape)
+    return f"images should be uint8 or float in [0, 1], got {images.dtype} {shape}: {advice}"
+
+
 def pil_to_tensor(image: Image) -> Tensor:
     """An RGB or L image as uint8 (C, H, W)."""
     pixels = torch.from_numpy(np.array(image, dtype=np.uint8))

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
+class WrongResultError(ValueError):
+    """What an own operation gave is no image like the one it got."""
+
+
 def check_own_operations(table: Table, images: Tensor) -> None:
     """Run each own operation of the table once, so that a fault shows now and not hours later.
 
@@ -23,8 +27,6 @@ def check_own_operations(table: Table, images: Tensor) -> None:
             are enough. Torch's generators are left as they were.
     """
     own = [operation for operation in table.operations if operation.is_custom]
-    if not own:
-        return
     images = images[:2]
     devices = [images.device] if images.is_cuda else []
     with torch.random.fork_rng(devices), torch.no_grad():
@@ -33,7 +35,13 @@ def check_own_operations(table: Table, images: Tensor) -> None:
                 magnitudes = torch.full((len(images),), magnitude, dtype=torch.float64)
                 uniform = torch.full((len(images), operation.uniforms), 0.5)
                 given = (magnitudes.to(images.device), uniform.to(images.device))
-                run_own(images.clone(), operation, *given)
+                try:
+                    run_own(images.clone(), operation, *given)
+                except WrongResultError:
+                    raise
+                except Exception as error:  # whatever the user's kernel does
+                    reason = f"{type(error).__name__}: {error}"
+                    raise ValueError(f"operation {operation.name!r} fails: {reason}") from error
 
 
 def run_own(images: Tensor, operation: Operation, magnitudes: Tensor, uniform: Tensor) -> Tensor:
@@ -49,9 +57,11 @@ def run_own(images: Tensor, operation: Operation, magnitudes: Tensor, uniform: T
         ]
         out = torch.stack([pil_to_tensor(image) for image in done]).to(images.device)
     if not isinstance(out, Tensor):
-        raise ValueError(f"operation {operation.name!r} gave {type(out).__name__}, not a tensor")
+        raise WrongResultError(
+            f"operation {operation.name!r} gave {type(out).__name__}, not a tensor"
+        )
     if out.shape != images.shape or out.dtype != torch.uint8 or out.device != images.device:
-        raise ValueError(
+        raise WrongResultError(
             f"operation {operation.name!r} gave {out.dtype} {tuple(out.shape)} on {out.device}; "
             f"expected uint8 {tuple(images.shape)} on {images.device}"
         )
@@ -78,7 +88,7 @@ def _checked_pil(
     out = operation.pil(image, magnitude, uniforms, **operation.options)
     kind = (getattr(out, "mode", None), getattr(out, "size", None))
     if kind != (image.mode, image.size):
-        raise ValueError(
+        raise WrongResultError(
             f"operation {operation.name!r} gave {type(out).__name__} {kind}; expected a PIL image "
             f"of mode {image.mode} and size {image.size}"
         )

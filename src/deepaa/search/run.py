@@ -26,7 +26,7 @@ from deepaa.data import (
     read_splits,
 )
 from deepaa.models import is_large, load_model, state_hash
-from deepaa.ops import Space, import_operations
+from deepaa.ops import Space, check_own_operations, import_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
@@ -164,6 +164,8 @@ def open_search(
     known = distributed.from_main(lambda: _stored_config(out))
     images = _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
+    if any(operation.is_custom for operation in settings.space.operations):
+        check_own_operations(settings.space.table, images.images[:2].to(device))
     network = request.model
     if request.weights is not None:
         assert settings.proxy.model is not None

@@ -15,7 +15,7 @@ from torch import nn
 from deepaa import distributed
 from deepaa.data import DataSpec, StreamedImages, absolute_root
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
-from deepaa.ops import import_operations
+from deepaa.ops import check_own_operations, import_operations
 from deepaa.policy import Policy, SpaceName, compared_policy, dumps, load_policy
 from deepaa.runs import CONFIG, POLICY, Run, from_plain, read_config, read_json, to_plain, to_record
 from deepaa.train.batches import (
@@ -180,6 +180,9 @@ class Experiment:
     def check(self) -> None:
         """Refuse what would fail in the first epoch, before a run folder is made."""
         training, sample = self.training(0), self.images.sample
+        if any(operation.is_custom for operation in self.policy.table.operations):
+            place = "cpu" if self.images.workers else self.device
+            check_own_operations(self.policy.table, sample.images[:2].to(place))
         if training.outputs != len(sample.class_names):
             raise ValueError(
                 f"model {self.model_name!r} has {training.outputs} outputs, but {sample.name} has "

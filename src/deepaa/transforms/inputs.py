@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from deepaa.ops import sample_key
+from deepaa.ops import SCALE_16_BITS, integer_error, sample_key
 
 CONTAINERS = (dict, list, tuple)
 """What the samples in a list may be."""
@@ -105,6 +105,7 @@ def image_places(leaves: list[Any]) -> list[int]:
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
             "uint8 or float (H, W, C) with at most 4 channels, or a tensor (C, H, W) or "
             f"(N, C, H, W); got {', '.join(map(_described, leaves)) or 'nothing'}"
+            + (f"; scale 16 bits to 8: {SCALE_16_BITS}" if any(map(_is_wide, leaves)) else "")
         )
     places = explicit or implicit[:1]
     for place in places:
@@ -141,6 +142,10 @@ def _is_image_array(leaf: Any) -> bool:
     return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in known
 
 
+def _is_wide(leaf: Any) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.ndim in (2, 3) and leaf.dtype == np.uint16
+
+
 def _described(leaf: Any) -> str:
     if isinstance(leaf, Tensor | np.ndarray):
         return f"{type(leaf).__name__} {leaf.dtype} {tuple(leaf.shape)}"
@@ -153,7 +158,7 @@ def check_shape(image: Tensor) -> None:
     if image.ndim not in (3, 4):
         raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}")
     if image.dtype != torch.uint8 and not image.is_floating_point():
-        raise TypeError(f"images should be uint8 or float in [0, 1], got {image.dtype} {shape}")
+        raise TypeError(integer_error(image))
     if 0 in shape[-3:]:
         raise ValueError(f"images have no pixels: shape {shape}")
     if shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4:
