@@ -113,7 +113,7 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     assert "\r" not in err
     assert "Layer 2" in out
     assert "DeepAutoAugment('run/policy.json')" in out
-    assert "remove those. Resize first, normalise after." in out
+    assert "Resize first, normalise after." in out
     assert load_policy("run/policy.json").depth == 2
     assert (folder / "run/preview.png").stat().st_size > 1000
     kinds = [record["kind"] for record in read_history("run")]
