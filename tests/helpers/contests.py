@@ -206,6 +206,10 @@ def _constant(values: Tensor, population: Population) -> Tensor:
     return values.double()[:, None].repeat(1, len(population.lengths))
 
 
+def _nothing(population: Population, _: torch.Generator) -> Tensor:
+    return _constant(torch.zeros(len(population.names)), population)
+
+
 def _half_harm(population: Population, generator: torch.Generator) -> Tensor:
     """Half of the candidates harm by one or more; no augmentation is not one of them."""
     count = len(population.names)
@@ -267,9 +271,11 @@ def _reference(winner: str, effects: dict[str, float]) -> bool:
 
 SCENARIOS = {
     "harm": Scenario("nothing helps, half harm by one or more", _half_harm, _harmless, 0.95),
+    # harder than the issue asks for
     "harm-by-one": Scenario(
-        "the same by just one, crop + flip too", _half_harm_by_one, _harmless, 0.95
+        "the same by just one, crop + flip too", _half_harm_by_one, _harmless, 0.9
     ),
+    "nothing": Scenario("nothing helps, nothing harms", _nothing, _reference, 0.9),
     "help": Scenario("one helps by 4", _one_helps, _near_best, 0.9),
     "help-and-harm": Scenario(
         "one helps by 4, half harm", _one_helps_and_half_harm, _near_best, 0.9
@@ -283,6 +289,13 @@ SCENARIOS = {
         points=True,
     ),
     "late": Scenario("behind by 2, then ahead by 4", _late, _near_best, 0.9),
+    "late-at-the-target": Scenario(
+        "the same, and the target is the last length",
+        _late,
+        _near_best,
+        0.9,
+        Setting(target=20),
+    ),
 }
 
 

@@ -22,17 +22,17 @@ from deepaa.search.contest.table import ContestTable
 REFERENCES = ("none", "crop-flip")
 """No augmentation, then crop and flip."""
 SEPARATED = 2.0
-"""Standard errors by which a winner is ahead of the reference, and by which a deficit shrinks."""
+"""Standard errors by which a winner is ahead of the reference, and by which one catches up."""
 FALSE_WINNERS = 0.1
 """How often a winner may be named where all candidates are as good as the reference; the proof
-refuses half of those."""
+refuses about half of those."""
 USUAL_EFFECT = 0.05
 """Standard deviation of what augmentation is worth, before anything is trained."""
 BETTER_REFERENCE = 1.0
 """Standard errors by which crop and flip must be ahead of no augmentation to replace it."""
 LEAVES, LEAVES_LATER = 4.0, 3.0
 """Standard errors behind the leader at which a candidate leaves, after the first rung and later."""
-GAIN = 0.125
+GAIN = 0.05
 """Share of the leader's errors that a stronger candidate may yet gain in each e-fold of epochs."""
 FLIPS = 2_000
 """Random signs of the images' differences from which the chance of a false winner is counted."""
@@ -179,18 +179,19 @@ class _Standing:
         """Extrapolated."""
         return _estimate(self.gaps_at_target(name, other), self.sizes)
 
-    def shrinks(self, name: str, other: str) -> bool:
-        """Whether `name` was behind and its deficit shrinks by more than two standard errors."""
+    def gains(self, name: str, other: str) -> bool:
+        """Whether `name` gained over two standard errors on `other` since the length before."""
         if not {name, other} <= self.before.keys():
             return False
         before = self.before[name] - self.before[other]
         now = self.now[name] - self.now[other]
-        return float(before.sum()) < 0 and _estimate(now - before, self.sizes).z > SEPARATED
+        return _estimate(now - before, self.sizes).z > SEPARATED
 
     def catches_up(self, name: str, other: str) -> bool:
-        """Whether `name` is stronger, its deficit shrinks, and it reaches `other` at the target."""
+        """Whether `name` is stronger, gains on `other`, and reaches it at a later target."""
         stronger = self.strength[name] > self.strength[other]
-        return stronger and self.shrinks(name, other) and self.at_target(name, other).mean >= 0
+        reaches = self.reach > 0 and self.at_target(name, other).mean >= 0
+        return stronger and reaches and self.gains(name, other)
 
 
 def _standing(table: ContestTable, length: int, target: int | None) -> _Standing:
@@ -235,13 +236,14 @@ def _separated(
     And the best of all rows would be so far ahead by chance in one contest of ten at most.
     """
     rows = [standing.now[name] - standing.now[reference] for name in rivals]
-    rows += [standing.gaps_at_target(name, reference) for name in rivals]
+    if standing.reach:
+        rows += [standing.gaps_at_target(name, reference) for name in rivals]
     apart = []
     for row, chance in zip(rows, _chances(torch.stack(rows)).tolist(), strict=True):
         mean, error = _estimate(row, standing.sizes)
         needed = SEPARATED * error * math.hypot(1, error / USUAL_EFFECT)
         apart.append(mean >= needed and chance <= FALSE_WINNERS)
-    now, later = apart[: len(rivals)], apart[len(rivals) :]
+    now, later = apart[: len(rivals)], apart[-len(rivals) :]
     return set(compress(rivals, now)), set(compress(rivals, later))
 
 
@@ -269,10 +271,10 @@ def staying(
 
     The leader is the best candidate that is separated from the reference, or else the reference: a
     bare maximum of many is often luck. A candidate leaves when it is 4 standard errors behind the
-    leader after the first rung, or 3 later and its deficit does not shrink. Short schedules favour
-    weak augmentation, so a candidate that is stronger than the leader may be further behind, by an
-    eighth of the leader's errors for each e-fold of epochs that is left to the target. References
-    stay; a candidate with a training that failed leaves.
+    leader after the first rung, or 3 later without having gained 2 on it. Short schedules favour
+    weak augmentation, so a candidate that is stronger than the leader may be further behind, by a
+    twentieth of the leader's errors for each e-fold of epochs that is left to the target.
+    References stay; a candidate with a training that failed leaves.
     """
     standing = _standing(table, length, target)
     reference = _reference(standing, references)
@@ -288,7 +290,7 @@ def staying(
         mean, error = standing.ahead(name, leader)
         if standing.strength[name] > standing.strength[leader]:
             mean += allowance
-        return name in references or mean > -limit * error or standing.shrinks(name, leader)
+        return name in references or mean > -limit * error or standing.gains(name, leader)
 
     return [name for name in standing.names if stays(name)]
 
@@ -300,9 +302,9 @@ def pick(
 
     A candidate wins if it is separated from the reference, by 2 standard errors and by a test that
     knows how many candidates there are; the best of them at the longest schedule leads. A stronger
-    one that was behind the leader is preferred if its deficit shrinks by more than 2 standard
-    errors and, in a line over log epochs, it reaches the leader at the target, where it must be
-    separated from the reference as well. Otherwise the reference wins.
+    one is preferred if it gained more than 2 standard errors on the leader since the length before
+    and, in a line over log epochs, reaches the leader at the target, where it must be separated
+    from the reference as well. Otherwise the reference wins.
 
     Args:
         target: Epochs of the training that the winner is for; None for the longest schedule.
@@ -322,7 +324,7 @@ def pick(
         for name in standing.names
         if (name in later or name == reference) and standing.catches_up(name, leader)
     ]
-    if chasers and standing.reach:
+    if chasers:
         winner = max(chasers, key=lambda name: standing.at_target(name, leader).mean)
         if winner != reference:
             ahead = standing.at_target(winner, reference)
