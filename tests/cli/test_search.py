@@ -251,7 +251,7 @@ def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
     assert text.count("\r\x1b[2Kpre-training") == 2
     assert text.count("\r\x1b[2Klayer") >= 6
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line]
-    assert len(lines) == 3, "one line per layer stays, and the cleared last one"
+    assert len(lines) == 4, "one line about classes and per layer stays, and the cleared last one"
 
 
 # Own networks and operations

@@ -203,7 +203,8 @@ def test_ctrl_c_in_python_saves(tmp_path: Path, images: Any) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         tiny(images, out=tmp_path / "run", progress=interrupt)
-    assert [r["kind"] for r in history(tmp_path / "run")] == ["epoch", "epoch", "protection", "step"]
+    kinds = [record["kind"] for record in history(tmp_path / "run")]
+    assert kinds == ["epoch", "epoch", "protection", "step"]
     seen: list[object] = []
     tiny(images, out=tmp_path / "run", progress=seen.append)
     assert len(seen) == 7, "the step before Ctrl-C was saved"
