@@ -147,10 +147,10 @@ class Shares(NamedTuple):
 
     @property
     def others(self) -> Tensor:
-        """(R, C, C) the share of the classes beside both that are called the second."""
-        classes = self.of.shape[-1]
+        """(R, C, C) the mean share of the classes beside both that are called the second."""
+        count = (self.images > 0).sum(1)[:, None, None] - 2
         right = self.of.diagonal(dim1=1, dim2=2)[:, None]
-        return (self.of.sum(1, keepdim=True) - self.of - right) / max(1, classes - 2)
+        return (self.of.sum(1, keepdim=True) - self.of - right) / count.clamp(min=1)
 
 
 def first_rows(rows: Iterable[Row]) -> list[Row]:
@@ -288,20 +288,20 @@ def find_changed(
         rows: All that is to be tested: those of a space, and those of other policies.
         retrain: Gives a copy of the network after some more training with a policy.
     """
-    rows, classes = list(rows), len(class_names)
+    rows, classes, identity = list(rows), len(class_names), Row(Operation("identity"), None)
     chosen = class_sample(labels, classes).to(images.device)
     images, labels = images[chosen], labels.to(images.device)[chosen]
-
-    def measure(network: nn.Module, some: Sequence[Row]) -> Shares:
-        return called_shares(network, images, labels, classes, some, seed)
-
-    identity = Row(Operation("identity"), None)
-    clean = measure(model, [identity])
+    clean = called_shares(model, images, labels, classes, [identity], seed)
     before = clean.of[0]
     testable = (clean.images[0] >= LEAST_IMAGES) & (before.diagonal() >= LEAST_RIGHT)
-    names = (name for name, known in zip(class_names, testable.tolist(), strict=True) if not known)
-    untestable = tuple(names)
+    names = zip(class_names, testable.tolist(), strict=True)
+    untestable = tuple(name for name, is_known in names if not is_known)
     pairs = testable[:, None] & testable & ~torch.eye(classes, dtype=torch.bool)
+    known = testable.to(labels.device)[labels]
+
+    def measure(network: nn.Module, some: Sequence[Row]) -> Shares:
+        return called_shares(network, images[known], labels[known], classes, some, seed)
+
     tested = first_rows(rows) if bool(pairs.any()) else []
     turned = suspicious(measure(model, tested), before, pairs)
     suspects = more_rows(rows, [tested[r] for r in _rows_of(turned)])
