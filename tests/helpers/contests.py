@@ -77,6 +77,33 @@ def real_population() -> Population:
     return Population(tuple(names), tuple(lengths), found["losses"], margins, found["train"])
 
 
+def real_table() -> ContestTable:
+    """The real contest itself, in which all images choose."""
+    real = real_population()
+    entries = [
+        Entry(
+            name,
+            length,
+            seed,
+            real.losses[k, n, seed],
+            real.margins[k, n, seed] > 0,
+            float(real.train_losses[k, n, seed]),
+        )
+        for k, name in enumerate(real.names)
+        for n, length in enumerate(real.lengths)
+        for seed in range(real.margins.shape[2])
+    ]
+    return ContestTable(torch.ones(real.margins.shape[-1], dtype=torch.bool), tuple(entries))
+
+
+def real_accuracies(length: int) -> dict[str, float]:
+    """Of the real networks of a length, by candidate, for the first seed."""
+    known = json.loads(OUTCOMES.read_text())["accuracies"]
+    return {
+        name: accuracy for name, epochs, seed, accuracy, _ in known if (epochs, seed) == (length, 0)
+    }
+
+
 # Planted effects
 
 

@@ -20,6 +20,7 @@ from deepaa.search.contest.pick import (
     Proof as Proof,
     confirmed as confirmed,
     difference as difference,
+    may_overtake as may_overtake,
     pick as pick,
     proof as proof,
     staying as staying,
