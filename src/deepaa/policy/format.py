@@ -17,10 +17,23 @@ import torch
 from deepaa.ops import BUILTIN, Operation, Option, Row, Table
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import SUM_TOLERANCE, Chains, Layers, Slots, Stage, check_sum
-from deepaa.policy.strict_json import MAX_INT, SURROGATE, PolicyFileError, Value, shown
+from deepaa.policy.strict_json import (
+    MAX_CHAINS,
+    MAX_CROPS,
+    MAX_INT,
+    MAX_OPERATIONS,
+    MAX_PHASES,
+    MAX_ROWS,
+    SURROGATE,
+    PolicyFileError,
+    Value,
+    shown,
+)
 from deepaa.runs import write_file
 
 FORMAT, VERSION = "deepaa-policy", 1
+MAX_LISTED = 256
+"""Numbers in one option of an operation."""
 MOST = 1 + SUM_TOLERANCE
 """A single probability may be that large, since sums are allowed to."""
 
@@ -133,10 +146,13 @@ def read_document(document: Value, operations: Sequence[Operation] = ()) -> Poli
     )
     notes = {key: value.text() for key, value in info.entries()}
     table = _table(_operations(listed, operations), rows)
-    items = phases.items("phase", first=1)
+    items = phases.items("phase", first=1, most=MAX_PHASES)
     if len(items) == 1:  # most policies have one phase, and then errors need not name it
         items = [replace(items[0], path=())]
     schedule = [_phase(item, table) for item in items]
+    stages = [stage for _, parts in schedule for stage in parts]
+    if (count := sum(len(s.weights) for s in stages if isinstance(s, Chains))) > MAX_CHAINS:
+        raise phases.error(f"{count:,} chains; at most {MAX_CHAINS:,} are read")
     with phases.checks():
         return Policy(table, schedule=schedule, info=notes)
 
@@ -158,7 +174,7 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
     if len(kernels) != sum(operation.is_custom for operation in own):
         raise ValueError("operations holds two operations of one name")
     found = []
-    for item in listed.items("operation"):
+    for item in listed.items("operation", most=MAX_OPERATIONS):
         name, low, high, neutral, options = item.fields("name", "low", "high", "neutral", "options")
         settings: dict[str, Any] = {
             "low": low.number_or_null(),
@@ -176,6 +192,9 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
             found.append(replace(given, **settings) if given else Operation(name.value, **settings))
     if not found:
         raise listed.error("a policy needs at least one operation")
+    crops = {operation for operation in found if operation.name == "resized_crop"}
+    if len(crops) > MAX_CROPS:
+        raise listed.error(f"{len(crops)} different resized crops; at most {MAX_CROPS} are read")
     return found
 
 
@@ -185,14 +204,14 @@ def _option(value: Value) -> Option:
         return value.text()
     if found is None or isinstance(found, bool):
         return found
-    for item in value.items("item") if isinstance(found, list) else (value,):
+    for item in value.items("item", most=MAX_LISTED) if isinstance(found, list) else (value,):
         item.number()
     return tuple(found) if isinstance(found, list) else found
 
 
 def _table(operations: Sequence[Operation], rows: Value) -> Table:
     found = []
-    for item in rows.items("row"):
+    for item in rows.items("row", most=MAX_ROWS):
         index, magnitude = item.parts("operation", "magnitude")
         operation = operations[index.integer(0, len(operations) - 1)]
         found.append(Row(operation, magnitude.number_or_null()))
@@ -236,15 +255,25 @@ def _layers(layers: Value, before: int, width: int) -> Layers:
             raise line.error(
                 f"holds {len(line.value)} probabilities, but the table has {width} rows"
             )
-        found.append([share.number(0.0, MOST) for share in line.items("row")])
+        found.append(_shares(line))
         with line.checks():
             check_sum(found[-1], "sums")
     return Layers(torch.tensor(found, dtype=torch.float64).view(len(found), width))
 
 
+def _shares(line: Value) -> list[float]:
+    """The probabilities of a layer."""
+    listed = line.value
+    # a policy may have thousands; what is wrong with one is said by the check of that one
+    plain = isinstance(listed, list) and set(map(type, listed)) <= {int, float}
+    if plain and all(0 <= share <= MOST for share in listed):
+        return list(map(float, listed))
+    return [share.number(0.0, MOST) for share in line.items("row")]
+
+
 def _chains(chains: Value, before: int, table: Table) -> Chains:
     found: list[tuple[Slots, float]] = []
-    for part in chains.items("chain", first=1):
+    for part in chains.items("chain", first=1, most=MAX_CHAINS):
         weight, slots = part.fields("weight", "slots")
         _check_depth(chains, before, slots)
         chain = [_slot(slot, table) for slot in slots.items("slot", first=1)]

@@ -7,13 +7,12 @@ from deepaa.runs.checkpoint import (
     HISTORY as HISTORY,
     NEWEST as NEWEST,
     PREVIOUS as PREVIOUS,
-    RunError as RunError,
     read_history as read_history,
-    read_json as read_json,
     to_bytes as to_bytes,
     write_file as write_file,
     write_json as write_json,
 )
+from deepaa.runs.json_text import RunError as RunError, read_json as read_json
 from deepaa.runs.process import (
     ProgressLine as ProgressLine,
     StopAskedError as StopAskedError,
@@ -37,8 +36,11 @@ from deepaa.runs.run import (
 )
 from deepaa.runs.settings import (
     apply_changes as apply_changes,
+    checked_value as checked_value,
     from_plain as from_plain,
     parse_changes as parse_changes,
+    short as short,
+    stored as stored,
     to_plain as to_plain,
 )
 from deepaa.runs.tensorboard import FOLDER as FOLDER, TensorBoardLog as TensorBoardLog

@@ -29,14 +29,11 @@ from deepaa.runs.checkpoint import (
     HISTORY,
     NOTHING,
     History,
-    RunError,
     Saved,
-    checksum,
     read_history,
-    read_json,
-    to_json,
     write_json,
 )
+from deepaa.runs.json_text import RunError, checksum, read_json, to_json
 from deepaa.runs.process import LOCK, lock_folder
 
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"

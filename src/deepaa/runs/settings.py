@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 D = TypeVar("D")
 
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_WORDS |= {dict: "an object"}
 
 
 def to_plain(settings: Any) -> dict[str, Any]:
@@ -33,6 +34,8 @@ def from_plain(
         defaults: Whether settings that are not given take their defaults; refused otherwise.
         prefix: Put before names in errors.
     """
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{prefix.rstrip('.')} should be an object, got {short(plain)}")
     hints = get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
     if unknown := [name for name in plain if name not in names]:
@@ -42,12 +45,34 @@ def from_plain(
         raise ValueError(f"no value for {', '.join(missing)}")
     values = {}
     for name, value in plain.items():
-        if dataclasses.is_dataclass(hints[name]) and isinstance(value, Mapping):
+        if dataclasses.is_dataclass(hints[name]):
             inner: Any = hints[name]
             values[name] = from_plain(inner, value, defaults=defaults, prefix=f"{prefix}{name}.")
         else:
             values[name] = checked_value(hints[name], value, prefix + name)
     return kind(**values)
+
+
+def stored(plain: Mapping[str, Any], name: str, hint: Any) -> Any:
+    """The value at a name such as source.weights in JSON that a file gave.
+
+    Raises:
+        ValueError: It is missing, or not what the annotation `hint` says.
+    """
+    found: Any = plain
+    for i, part in enumerate(parts := name.split(".")):
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{'.'.join(parts[:i])} should be an object, got {short(found)}")
+        if part not in found:
+            raise ValueError(f"no value for {name}")
+        found = found[part]
+    return checked_value(hint, found, name)
+
+
+def short(value: object) -> str:
+    """The value as Python spells it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}..."
 
 
 def parse_changes(
@@ -108,11 +133,14 @@ def checked_value(hint: Any, value: Any, name: str) -> Any:
         elif get_origin(choice) is Literal:
             if value in get_args(choice):
                 return value
-        elif choice is float and type(value) is int:
+        elif get_origin(choice) is dict or choice is dict:
+            if isinstance(value, Mapping):
+                return value
+        elif choice is float and type(value) is int and abs(value) < 2**63:
             return float(value)
         elif isinstance(choice, type) and type(value) is choice:  # true is no whole number
             return value
-    raise ValueError(f"{name} should be {_in_words(hint)}, got {value!r}")
+    raise ValueError(f"{name} should be {_in_words(hint)}, got {short(value)}")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -160,4 +188,4 @@ def _in_words(hint: Any) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> ValueError:
-    return ValueError(f"no setting {name!r}; there are {', '.join(known)}")
+    return ValueError(f"no setting {short(name)}; there are {', '.join(known)}")
