@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from deepaa.search import PolicySearch, SearchRequest
 
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"verify", "verify_epochs", "tensorboard"}
-"""Options that say nothing about what is searched."""
+WITH_RESUME |= {"verify", "verify_epochs", "tensorboard", "operations", "model"}
+"""Options that say nothing about what is searched, or name its code once more."""
 OF_SEARCH = ("max_layers", "steps", "seed", "precision")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
 ADVICE = """\
@@ -125,7 +125,7 @@ def search(
     def requested() -> SearchRequest:
         if resume is not None:
             options.refuse_settings(context, WITH_RESUME)
-            return SearchRequest.from_run(resume, data)
+            return SearchRequest.from_run(resume, data, operations=operations, model=model)
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
         settings_request = SettingsRequest(
             preset=preset,
@@ -164,7 +164,8 @@ def search(
                     typer.echo(f"{name:8} {text}")
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
-                _follow(opened, folder, stop, tensorboard=tensorboard)
+                again = options.named_again(request.operations, request.settings.model)
+                _follow(opened, folder, stop, tensorboard=tensorboard, again=again)
                 if verify and is_main():
                     _verify(request, opened, folder, verify_epochs, stop)
 
@@ -199,8 +200,13 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
-def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
-    """Run the search, show its records as they come, and print the policy in the end."""
+def _follow(
+    search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: bool, again: str
+) -> None:
+    """Run the search, show its records as they come, and print the policy in the end.
+
+    `again` is what the command that goes on needs beside the folder.
+    """
     from deepaa.distributed import is_main
     from deepaa.runs import FOLDER, TensorBoardLog, notify
     from deepaa.search import SearchProgress
@@ -217,7 +223,7 @@ def _follow(search: PolicySearch, out: Path, stop: StopRequest, *, tensorboard: 
         if log is not None:
             log.close()
     if search.stopped:
-        notify(f"stopped and saved; go on with: deepaa search --resume {out}")
+        notify(f"stopped and saved; go on with: deepaa search --resume {out}{again}")
         raise typer.Exit(stop.exit_code or 143)
     if is_main():
         _print_policy(search, out)

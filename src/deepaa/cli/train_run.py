@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import typer
 
+from deepaa.cli.options import named_again
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.runs import (
@@ -91,7 +92,9 @@ def run_trainings(
         }
         _train(trainings, options)
         if any(training.stopped for training in trainings.values()):
+            first = requests[0]
             again = f"deepaa train --resume {options.out}"
+            again += named_again(first.policy.operations, first.model)
             again += f" --parallel {options.parallel}" if options.parallel > 1 else ""
             saved = "; whole epochs are saved, one in work is lost; go on with:"
             if not any(training.has_state for training in trainings.values()):

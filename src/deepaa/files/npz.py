@@ -63,7 +63,7 @@ class Archive:
         self._entries = {e.filename.removesuffix(".npy"): e for e in entries}
 
     @property
-    def names(self) -> list[str]:
+    def files(self) -> list[str]:
         """Names of the arrays, which may hold anything: show them with `listed`."""
         return list(self._entries)
 

@@ -190,8 +190,7 @@ def load_model(
         weights: A safetensors file of its state.
         normalisation: Mean and deviation of the channels in place of those of the images.
     """
-    module, colon, _ = spec.partition(":")
-    if colon and module not in LIBRARIES:
+    if is_own_code(spec):
         model = _call_factory(spec, classes, seed)
     else:
         mean, std = normalisation or channel_statistics(images)
@@ -200,6 +199,12 @@ def load_model(
     if weights is not None:
         _load_weights(model, Path(weights))
     return model
+
+
+def is_own_code(spec: str | None) -> bool:
+    """Whether `--model` means a function of the user's own, whose module is imported."""
+    module, colon, _ = (spec or "").partition(":")
+    return bool(colon) and module not in LIBRARIES
 
 
 def _call_factory(spec: str, classes: int, seed: int) -> nn.Module:

@@ -102,15 +102,14 @@ def _affine_maps(matrix: tuple[float, ...], height: int, width: int) -> tuple[In
 def _rotate_maps(m: float, height: int, width: int) -> tuple[Ints, Ints]:
     angle, x, y = m % 360.0, _places(width), _places(height)
     terms = partial(_map, height, width)
-    turns = {
-        0: (terms(columns=x), terms(rows=y)),
-        180: (terms(columns=x[::-1]), terms(rows=y[::-1])),
-    }
-    if width == height:
-        turns[90] = (terms(rows=y[::-1]), terms(columns=x))
-        turns[270] = (terms(rows=y), terms(columns=x[::-1]))
-    if angle in turns:
-        return turns[int(angle)]
+    if angle == 0:
+        return terms(columns=x), terms(rows=y)
+    if angle == 180:
+        return terms(columns=x[::-1]), terms(rows=y[::-1])
+    if width == height and angle == 90:
+        return terms(rows=y[::-1]), terms(columns=x)
+    if width == height and angle == 270:
+        return terms(rows=y), terms(columns=x[::-1])
     radians = -math.radians(angle)
     cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
     minus_sin = round(-math.sin(radians), 15)

@@ -120,8 +120,8 @@ def _arrays(data: bytes, source: str, about: Mapping[str, Value]) -> dict[str, A
     except ValueError as error:
         raise PolicyFileError(f"{source}: {error}") from None
     for key in _ARRAYS:
-        if key not in archive.names:
-            has = listed_names(archive.names) or "none"
+        if key not in archive.files:
+            has = listed_names(archive.files) or "none"
             raise PolicyFileError(f"{source}: array {key!r} is missing; the file has {has}")
         with about[key].checks():
             found[key] = archive.read(key, partial(_check_array, key))
@@ -239,7 +239,7 @@ def _step(step: Value) -> tuple[Row, float]:
 
 SEARCH_EPOCHS = 200
 """Epochs of the search on CIFAR-10; the log does not say."""
-MAX_LINES = 10_000
+MAX_LINES = 2_000
 TOP_LEVEL = 10
 SIDE = 32
 """Translations are in pixels of a CIFAR image."""

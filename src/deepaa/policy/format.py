@@ -18,15 +18,18 @@ from deepaa.ops import BUILTIN, Operation, Option, Row, Table
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import SUM_TOLERANCE, Chains, Layers, Slots, Stage, check_sum
 from deepaa.policy.strict_json import (
+    MAX_BYTES,
     MAX_CHAINS,
     MAX_CROPS,
     MAX_INT,
     MAX_OPERATIONS,
+    MAX_PARTS,
     MAX_PHASES,
     MAX_ROWS,
     SURROGATE,
     PolicyFileError,
     Value,
+    count_parts,
     shown,
 )
 from deepaa.runs import write_file
@@ -44,6 +47,7 @@ MOST = 1 + SUM_TOLERANCE
 def save_policy(policy: Policy, path: str | Path) -> None:
     """Write `policy` to `path`: the whole new file appears there, or the old one stays."""
     text = dumps(policy)
+    _check_size(policy, text, path)
     target = Path(path).resolve()  # a link stays a link, and its target is replaced
     if not target.parent.is_dir():
         raise PolicyFileError(f"{path}: the folder {target.parent} does not exist")
@@ -52,6 +56,23 @@ def save_policy(policy: Policy, path: str | Path) -> None:
     if target.is_dir():
         raise PolicyFileError(f"{path}: a folder, expected the path of a file")
     write_file(target, text.encode())
+
+
+def _check_size(policy: Policy, text: str, path: str | Path) -> None:
+    """Refuse a policy that could not be read again."""
+    stages = [stage for phase in policy.phases for stage in phase.stages]
+    operations = policy.table.operations
+    for count, most, what in (
+        (len(operations), MAX_OPERATIONS, "operations"),
+        (sum(op.name == "resized_crop" for op in operations), MAX_CROPS, "resized crops"),
+        (len(policy.table), MAX_ROWS, "rows"),
+        (len(policy.phases), MAX_PHASES, "phases"),
+        (sum(len(s.weights) for s in stages if isinstance(s, Chains)), MAX_CHAINS, "chains"),
+        (count_parts(text), MAX_PARTS, "numbers, lists and objects"),
+        (len(text.encode()), MAX_BYTES, "bytes"),
+    ):
+        if count > most:
+            raise PolicyFileError(f"{path}: {count:,} {what}; a policy file has at most {most:,}")
 
 
 def dumps(policy: Policy) -> str:
@@ -273,10 +294,11 @@ def _shares(line: Value) -> list[float]:
 
 def _chains(chains: Value, before: int, table: Table) -> Chains:
     found: list[tuple[Slots, float]] = []
+    gated = table.identity is not None
     for part in chains.items("chain", first=1, most=MAX_CHAINS):
         weight, slots = part.fields("weight", "slots")
         _check_depth(chains, before, slots)
-        chain = [_slot(slot, table) for slot in slots.items("slot", first=1)]
+        chain = _slots(slots, len(table), gated=gated)
         if not chain or len(chain) != len(found[0][0] if found else chain):
             expected = f"{len(found[0][0])} as in chain 1" if found else "at least one"
             raise part.error(f"has {len(chain)} slots, expected {expected}")
@@ -288,9 +310,12 @@ def _chains(chains: Value, before: int, table: Table) -> Chains:
     return Chains.of(found)
 
 
-def _slot(slot: Value, table: Table) -> tuple[int, float]:
-    row, gate = slot.parts("row", "gate")
-    found = (row.integer(0, len(table) - 1), gate.number(0.0, 1.0))
-    if found[1] < 1 and table.identity is None:
-        raise slot.error("a gate below 1 needs an identity row in the table")
+def _slots(slots: Value, rows: int, *, gated: bool) -> list[tuple[int, float]]:
+    """The slots of a chain; `gated` says whether the table has what a closed gate applies."""
+    found = []
+    for slot in slots.items("slot", first=1):
+        row, gate = slot.parts("row", "gate")
+        found.append((row.integer(0, rows - 1), gate.number(0.0, 1.0)))
+        if found[-1][1] < 1 and not gated:
+            raise slot.error("a gate below 1 needs an identity row in the table")
     return found

@@ -76,12 +76,16 @@ def _integer(digits: str) -> int:
     return int(digits) if len(digits) <= 20 else 10**20
 
 
+def count_parts(text: str) -> int:
+    """At least the numbers, lists and objects in JSON: each takes a comma or a bracket."""
+    return sum(map(text.count, ",[{"))
+
+
 def parse(text: str, source: str) -> Value:
     """The document in `text`; NaN, infinity and repeated keys are left for the checks to find."""
     if not text or text.isspace():
         raise PolicyFileError(f"{source}: the file is empty")
-    # each of them takes a comma, or a bracket of its own
-    if (parts := sum(map(text.count, ",[{"))) > MAX_PARTS:
+    if (parts := count_parts(text)) > MAX_PARTS:
         raise PolicyFileError(
             f"{source}: {parts:,} numbers, lists and objects; at most {MAX_PARTS:,} are read"
         )

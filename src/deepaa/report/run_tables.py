@@ -14,11 +14,18 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
+from deepaa.files import read_regular
 from deepaa.ops import Operation, import_operations
 from deepaa.policy import Layers, Policy, PolicyRef, load_policy, parse_policy_ref
 from deepaa.report.policy_tables import LayerTable, plural
+from deepaa.report.records import (
+    check_config,
+    checked_provenance,
+    checked_records,
+    checked_verify,
+)
 from deepaa.runs import (
     CONFIG,
     HISTORY,
@@ -27,6 +34,7 @@ from deepaa.runs import (
     PREVIOUS,
     PROVENANCE,
     RunError,
+    checks_state,
     is_in_use,
     read_config,
     read_history,
@@ -39,6 +47,8 @@ Status = Literal["policy", "finished", "running", "stopped"]
 Record = Mapping[str, Any]
 """A line of a run's history."""
 VERIFY = "verify.json"
+MAX_STATE_BYTES = 1 << 34
+"""Of a checkpoint that is shown."""
 HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
 DEFAULTS = {True: ", defaults on", False: ", defaults off", None: ""}
@@ -84,6 +94,7 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
             return Subject(source, "policy", load_policy(folder / POLICY, own))
         raise RunError(f"{folder}: holds no run ({CONFIG} is missing) and no {POLICY}")
     config = read_config(folder)
+    check_config(config, folder / CONFIG)
     if config.get("kind") == "train":
         raise RunError(
             f"{folder}: this run is a training; show it beside a policy: "
@@ -95,9 +106,9 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
         None,
         folder=folder,
         config=config,
-        records=tuple(read_history(folder)),
-        provenance=_optional(folder / PROVENANCE),
-        verify=_optional(folder / VERIFY),
+        records=checked_records(read_history(folder), folder / HISTORY),
+        provenance=checked_provenance(_optional(folder / PROVENANCE)),
+        verify=checked_verify(_optional(folder / VERIFY)),
     )
     try:
         if subject.status == "finished":
@@ -111,17 +122,18 @@ def _with_found(subject: Subject, folder: Path, own: Sequence[Operation]) -> Sub
     """The subject with the layers of its newest checkpoint, the unfinished one among them."""
     state: dict[str, torch.Tensor] = {}
     for name in (NEWEST.state, PREVIOUS.state):
-        with suppress(OSError, SafetensorError):  # the run may be replacing it just now
-            state = state or load_file(folder / name)
+        with suppress(OSError, SafetensorError, ValueError):  # it may be replaced just now
+            state = state or load(read_regular(folder / name, MAX_STATE_BYTES))
     if "search.found" not in state:
         return subject
     settings = Settings.from_json(subject.config, own)
     kept = state["search.found"]
     unfinished = None
-    if not bool(state["search.done"]):
-        kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
-        unfinished = len(kept)
-    policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
+    with checks_state(folder):
+        if not bool(state["search.done"]):
+            kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
+            unfinished = len(kept)
+        policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
     if settings.search.symmetric:
         policy = policy.symmetric()
     return subject._replace(policy=policy, unfinished=unfinished)
@@ -246,7 +258,8 @@ def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
 
 def peak_memory(records: Iterable[Record]) -> float | None:
     """Most GB of the GPU that a search had in use; None where nobody looked."""
-    return max((r["memory"] for r in records if r.get("memory") is not None), default=None)
+    layers = (r for r in records if r.get("kind") == "layer")
+    return max((r["memory"] for r in layers if r.get("memory") is not None), default=None)
 
 
 # Trainings

@@ -39,8 +39,14 @@ from deepaa.runs.settings import (
     checked_value as checked_value,
     from_plain as from_plain,
     parse_changes as parse_changes,
+    record_of as record_of,
     short as short,
     stored as stored,
     to_plain as to_plain,
 )
 from deepaa.runs.tensorboard import FOLDER as FOLDER, TensorBoardLog as TensorBoardLog
+from deepaa.runs.trust import (
+    check_named as check_named,
+    check_named_model as check_named_model,
+    checks_state as checks_state,
+)

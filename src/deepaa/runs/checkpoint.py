@@ -317,13 +317,10 @@ def _read(folder: Path, pair: _Pair) -> Saved:
     proof = manifest.pop("sha256", None)
     if proof != checksum(manifest):
         raise RunError(f"{place}: damaged, its checksum is wrong")
-    try:
-        size, sha256 = stored(manifest, "state.bytes", int), stored(manifest, "state.sha256", str)
-        lines = stored(manifest, "history.lines", int)
-        mark = Mark(max(0, lines), stored(manifest, "history.sha256", str))
-        position = stored(manifest, "position", dict)
-    except ValueError as error:
-        raise RunError(f"{place}: damaged: {error}") from None
+    size, lines = (stored(manifest, name, int, place) for name in ("state.bytes", "history.lines"))
+    sha256 = stored(manifest, "state.sha256", str, place)
+    mark = Mark(max(0, lines), stored(manifest, "history.sha256", str, place))
+    position = stored(manifest, "position", dict, place)
     try:
         data = read_regular(path, max(0, size))
     except OSError as error:

@@ -309,7 +309,7 @@ class ProgressLine:
 
 def notify(text: str) -> None:
     """Print one line on stderr, from the main process alone."""
-    _show(f"{text}\n")
+    _show(f"{printable(text, keep=chr(10))}\n")
 
 
 def _show(text: str) -> None:

@@ -13,8 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-D = TypeVar("D")
+from deepaa.runs.json_text import RunError
 
+D = TypeVar("D")
+T = TypeVar("T")
+
+_NEEDED = object()
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _WORDS |= {dict: "an object"}
 
@@ -53,20 +57,42 @@ def from_plain(
     return kind(**values)
 
 
-def stored(plain: Mapping[str, Any], name: str, hint: Any) -> Any:
-    """The value at a name such as source.weights in JSON that a file gave.
+def stored(
+    plain: Mapping[str, Any], name: str, hint: Any, place: object, default: Any = _NEEDED
+) -> Any:
+    """The value at a name such as source.weights in JSON that the file `place` gave.
 
     Raises:
-        ValueError: It is missing, or not what the annotation `hint` says.
+        RunError: It is missing without a default, or not what the annotation `hint` says.
     """
     found: Any = plain
     for i, part in enumerate(parts := name.split(".")):
         if not isinstance(found, Mapping):
-            raise ValueError(f"{'.'.join(parts[:i])} should be an object, got {short(found)}")
+            outer = ".".join(parts[:i])
+            raise RunError(f"{place}: damaged: {outer} should be an object, got {short(found)}")
+        if part not in found and default is not _NEEDED:
+            return default
         if part not in found:
-            raise ValueError(f"no value for {name}")
+            raise RunError(f"{place}: damaged: no value for {name}")
         found = found[part]
-    return checked_value(hint, found, name)
+    try:
+        return checked_value(hint, found, name)
+    except ValueError as error:
+        raise RunError(f"{place}: damaged: {error}") from None
+
+
+def record_of(kind: type[T], plain: Mapping[str, Any], place: object) -> T:
+    """The NamedTuple `kind` with the fields of a JSON object that the file `place` gave.
+
+    Raises:
+        RunError: Fields are missing, unknown, or not what their annotations say.
+    """
+    hints: dict[str, Any] = get_type_hints(kind)
+    optional: Mapping[str, Any] = getattr(kind, "_field_defaults", {})
+    given = [name for name in hints if name in plain or name not in optional]
+    if unknown := [name for name in plain if name not in hints]:
+        raise RunError(f"{place}: damaged: {_unknown(unknown[0], list(hints))}")
+    return kind(**{name: stored(plain, name, hints[name], place) for name in given})
 
 
 def short(value: object) -> str:
@@ -130,6 +156,8 @@ def checked_value(hint: Any, value: Any, name: str) -> Any:
             if len(kinds) == len(value):
                 pairs = zip(kinds, value, strict=True)
                 return tuple(checked_value(each, item, name) for each, item in pairs)
+        elif get_origin(choice) is list and isinstance(value, list):
+            return [checked_value(get_args(choice)[0], item, name) for item in value]
         elif get_origin(choice) is Literal:
             if value in get_args(choice):
                 return value
@@ -182,6 +210,8 @@ def _in_words(hint: Any) -> str:
             kinds = get_args(choice)
             count = "a list" if kinds[-1] is ... else f"a list of {len(kinds)}"
             words.append(f"{count}, each {_in_words(kinds[0])}")
+        elif get_origin(choice) in (list, dict):
+            words.append("a list" if get_origin(choice) is list else "an object")
         else:
             words.append("null" if choice is NoneType else _WORDS.get(choice, choice.__name__))
     return " or ".join(words)

@@ -21,11 +21,21 @@ from deepaa.data import LabelledImages, Splits, TrainTest, checked, default_size
 from deepaa.models import copy_model, default_model, frozen_copy, is_large, load_model
 from deepaa.ops import CIFAR, IMAGENET, Space
 from deepaa.policy import DROPPED_IDENTITY, Policy
-from deepaa.runs import POLICY, Run, RunError, StopAskedError, duration, part_of, read_json
+from deepaa.runs import (
+    NEWEST,
+    POLICY,
+    Run,
+    StopAskedError,
+    checks_state,
+    duration,
+    part_of,
+    stored,
+)
 from deepaa.search.gradient_matching.gradients import Derivatives, check_untrained, optimized_copy
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.settings import ProxyConfig, SearchConfig
+from deepaa.search.stored import stored_splits
 from deepaa.train import EpochRecord, ImageBatches, Training, evaluate, precision_on
 
 Record = EpochRecord | StepRecord | LayerRecord
@@ -70,7 +80,8 @@ class PolicySearch:
         self.pretrains = model is None or pretrain
         phase, state = "pretrain" if self.pretrains else "search", {}
         if self.run is not None and (saved := self.run.latest()) is not None:
-            phase, state = saved.position["phase"], saved.tensors
+            phase = stored(saved.position, "phase", str, self.run.folder / NEWEST.manifest)
+            state = saved.tensors
         self._phase, self._state = distributed.broadcast((phase, state))
         classes = len(data.class_names)
         sizes = sizes or default_sizes(len(data.labels), classes, pretrains=self.pretrains)
@@ -101,16 +112,7 @@ class PolicySearch:
         """The splits of a run that has a state: the default sizes may have changed since."""
         if self.run is None or not self._state or not (self.run.folder / SPLITS).exists():
             return None
-        path = self.run.folder / SPLITS
-        try:
-            parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
-            kept = Splits(**parts)
-            used = torch.cat(kept).bincount(minlength=len(self.data.labels))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
-        if len(used) > len(self.data.labels) or int(used.max()) > 1:
-            raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
-        return kept
+        return stored_splits(self.run.folder / SPLITS, len(self.data.labels))
 
     @property
     def policy(self) -> Policy:
@@ -168,7 +170,8 @@ class PolicySearch:
         # every process trains all batches, so all ask at the same time
         training.before_step = self._check_stop
         if self._state:
-            training.load_state(self._state)
+            with checks_state(self.run):
+                training.load_state(self._state)
             self._state = {}
         for record in training:
             is_last = training.epoch == config.epochs
@@ -180,7 +183,8 @@ class PolicySearch:
         weights = part_of(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
-        self.model.load_state_dict(weights)
+        with checks_state(self.run):
+            self.model.load_state_dict(weights)
         both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:])
         data = SearchData(*(part.to(self.device) for pair in both for part in pair))
         frozen = frozen_copy(self.model).to(self.device)
@@ -188,7 +192,8 @@ class PolicySearch:
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
         if self._state:
-            self.search.load_state(part_of(self._state, "search."))
+            with checks_state(self.run):
+                self.search.load_state(part_of(self._state, "search."))
         self._state = {}
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         for record in self.search:

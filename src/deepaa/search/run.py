@@ -19,7 +19,7 @@ from torch import nn
 from deepaa import distributed
 from deepaa.data import DataSpec, LabelledImages, SearchSubset, absolute_source, as_images
 from deepaa.models import is_large, load_model, state_hash
-from deepaa.ops import Space, import_operations
+from deepaa.ops import Space
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
@@ -28,11 +28,11 @@ from deepaa.runs import (
     duration,
     is_interactive,
     read_config,
-    read_json,
 )
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
+from deepaa.search.stored import read_stored, stored_sizes, stored_subset
 from deepaa.train import EpochRecord
 
 KIND = "search"
@@ -64,10 +64,18 @@ class SearchRequest:
             raise ValueError("--weights needs --model, the network that they belong to")
 
     @classmethod
-    def from_run(cls, folder: Path, data: str | Path | None = None) -> SearchRequest:
+    def from_run(
+        cls,
+        folder: Path,
+        data: str | Path | None = None,
+        *,
+        operations: Sequence[str] = (),
+        model: str | None = None,
+    ) -> SearchRequest:
         """The request that began the run in `folder`, if nothing of it was given by Python.
 
-        `data` is where its images lie now, if they have moved.
+        `data` is where its images lie now, if they have moved. `operations` and `model` are those
+        of the run once more: code of one's own is not imported because a folder names it.
         """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
@@ -75,24 +83,16 @@ class SearchRequest:
         config = read_config(folder)
         if config.get("kind") != KIND:
             raise ValueError(f"{folder}: this run is not a search; try deepaa train --resume")
-        source = config["source"]
-        if source["from_python"]:
-            raise ValueError(
-                f"{folder}: {' and '.join(source['from_python'])} of this run came from Python "
-                "code and are not in its folder; call find_policy again with the same arguments"
-            )
-        spec = DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data")
-        if data is not None:
-            spec = replace(spec, data=absolute_source(data))
-        own = import_operations(source["operations"])
-        search, proxy, space = Settings.from_json(config, own)
+        kept = read_stored(folder, config, operations, model)
+        spec = kept.data if data is None else replace(kept.data, data=absolute_source(data))
+        search, proxy, space = kept.settings
         return cls(
             SettingsRequest(search=search, proxy=proxy, space=space, model=proxy.model),
             spec,
-            weights=source["weights"],
-            pretrain=config["pretrain"],
-            splits=None if config["splits"] is None else tuple(config["splits"]),
-            operations=tuple(source["operations"]),
+            weights=kept.weights,
+            pretrain=kept.pretrain,
+            splits=kept.splits,
+            operations=kept.operations,
         )
 
     def to_config(
@@ -152,7 +152,7 @@ def open_search(
         network = load_model(settings.proxy.model, images.images, classes, seed, request.weights)
     sizes, run = images.subset_sizes or request.splits, None
     if out is not None and dry_run:
-        sizes = _stored_sizes(Path(out)) if resume else sizes
+        sizes = stored_sizes(Path(out) / SPLITS) if resume else sizes
     elif out is not None:
         run = _open_run(out, request.to_config(images, settings, network), resume=resume)
     with run or nullcontext():
@@ -173,14 +173,6 @@ def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
     """The settings of the search in `out`; None if there is none."""
     found = {} if out is None or not (Path(out) / CONFIG).exists() else read_config(out)
     return found if found.get("kind") == KIND else None
-
-
-def _stored_sizes(out: Path) -> Sizes | None:
-    """The sizes of the splits that a run has."""
-    if not (out / SPLITS).exists():
-        return None
-    first, second, third = (len(part) for part in read_json(out / SPLITS).values())
-    return first, second, third
 
 
 def _read_images(
@@ -208,10 +200,10 @@ def _read_images(
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
     """What to read of a large folder: a run that goes on takes what it has read before."""
     seed = request.settings.resolve().search.seed
-    if known is not None and known["source"]["data"] is not None:
-        asked = tuple(known["splits"] or ()), known["pretrain"], known["search"]["seed"]
-        if asked == (tuple(request.splits or ()), request.pretrain, seed):
-            return DataSpec.from_json(known["source"]["data"]).subset(seed)
+    if known is not None:
+        before = stored_subset(known, request.splits, seed, pretrain=request.pretrain)
+        if before is not None:
+            return before[0]
     is_given = request.model is not None or request.weights is not None
     return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
 
