@@ -6,6 +6,7 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,7 @@ def _archive_of_many_names(count: int) -> bytes:
 
 
 def _log(lines: int, epoch: Callable[[int], int]) -> bytes:
-    numbers = [[5, 1 + (i + j) % 9] for j in range(2 * len(NAMES)) for i in range(1)]
-    flat = [n for pair in numbers for n in pair]
+    flat = [n for j in range(2 * len(NAMES)) for n in (5, 1 + j % 9)]
     listed = [f"['{i + 1}', '{i}', 0, {epoch(i)}, {flat}, {flat}]" for i in range(lines)]
     return "\n".join(listed).encode()
 
@@ -106,6 +106,7 @@ def _signs(count: int, depth: int) -> bytes:
     return json.dumps([[["Rotate", 0.5, 0.1 + 0.0001 * i]] * depth for i in range(count)]).encode()
 
 
+@cache
 def hostile_policies() -> Mapping[str, bytes]:
     """Files by name; a reader may refuse them, or read them within its limits."""
     text = {"a": "\U0001f600" + "a" * (15 << 20)}

@@ -14,6 +14,7 @@ import typer
 from deepaa.cli.options import named_again
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
+from deepaa.files import printable
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
@@ -319,5 +320,5 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     if (recipe := experiment.recipe) is not None:
         whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
-    for label, text in lines.items():
-        typer.echo(f"{label:8} {text}")
+    for label, text in lines.items():  # the folder of a run says what its policy is called
+        typer.echo(f"{label:8} {printable(text, keep=chr(10))}")

@@ -123,7 +123,9 @@ def labelled(
     """Checks that hold for every source, and the fingerprint."""
     check_labels(labels, len(class_names), f"{name}: labels")
     if len(class_names) < 2:
-        raise ValueError(f"{shown(name)}: only one class, {class_names[0]}; it takes at least two")
+        raise ValueError(
+            f"{shown(name)}: only one class, {shown(class_names[0])}; it takes at least two"
+        )
     missing = _without_images(class_names, labels)
     if missing and split == "train":  # as where labels count from 1
         raise ValueError(
