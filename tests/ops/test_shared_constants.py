@@ -53,7 +53,7 @@ def test_a_table_that_would_fill_the_memory_is_refused_with_its_size() -> None:
     with pytest.raises(ValueError, match=r"20,000 rows would take 328 MB for images of 1024 x 102"):
         make_plan(table, 3, 1024, 1024, CPU)
     wide = Table([(Operation("crop", options={"pad": 4096}), None)])
-    with pytest.raises(ValueError, match="would take .* smaller crops"):
+    with pytest.raises(ValueError, match=r"would take .* smaller crops"):
         make_plan(wide, 3, 1024, 1024, CPU)
     make_plan(wide, 3, 512, 512, CPU)
 

@@ -210,8 +210,8 @@ def _check_images(header: Header) -> None:
     if header.dtype != np.uint8:
         raise ValueError(f"holds {_kind(header)}, expected uint8")
     shape = header.shape
-    channels = {3: (1,), 4: (shape[-1], shape[1])}.get(len(shape), ()) if shape else ()
-    if not {1, 3} & set(channels) or 0 in shape:
+    has_channels = len(shape) == 4 and bool({1, 3} & {shape[1], shape[3]})
+    if not (len(shape) == 3 or has_channels) or 0 in shape:
         shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
         raise ValueError(f"has shape {shape}, expected {shapes}")
 

@@ -233,7 +233,10 @@ class Settings(NamedTuple):
                 Space(tuple(_operation(entry, own) for entry in listed), levels),
             )
         except (TypeError, ValueError) as error:
-            raise ValueError(f"config.json does not fit this version of deepaa: {error}") from error
+            reason = str(error)[:300]
+            raise ValueError(
+                f"config.json does not fit this version of deepaa: {reason}"
+            ) from error
 
 
 def _operation(entry: Mapping[str, Any], own: Mapping[str, Operation]) -> Operation:
