@@ -129,9 +129,10 @@ def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
     Run(asked.folder, made.identity()).close()
     assert runs_in(tmp_path / "all") == runs_in(asked.folder) == [asked.folder]
     assert runs_in(tmp_path) == [tmp_path], "which holds no run"
-    found = stored_request(asked.folder)
+    found = stored_request(asked.folder, operations=["mine:OPS"])
     assert found == replace(asked, model="small", config=config)
-    moved = stored_request(asked.folder, {"data": "/other.npz", "test": None, "root": "/root"})
+    now = {"data": "/other.npz", "test": None, "root": "/root"}
+    moved = stored_request(asked.folder, now, operations=["mine:OPS"])
     assert moved.places() == {"data": "/other.npz", "test": "/t.npz", "root": "/root"}
     # the places of the run do not count: checksums do
     there = replace(made, request=moved)

@@ -313,7 +313,7 @@ def import_object(spec: str, option: str) -> object:
         raise ValueError(f"{option} {spec!r} should be MODULE:NAME, like my_module:NAME")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # at the end: no file of this folder stands in for an installed one
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module does

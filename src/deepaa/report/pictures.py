@@ -81,6 +81,13 @@ def find_originals(
     return Originals(load_images(None, count), origin)
 
 
+def named_images(config: Mapping[str, Any]) -> str | None:
+    """The folder or file of images that a run names, which may lie anywhere; None for others."""
+    entry = config.get("source", {}).get("data") or {}
+    place = str(entry.get("data", ""))
+    return place if Path(place).is_absolute() else None
+
+
 def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
     spec, place = replace(spec, size=size or spec.size), Path(str(spec.data))
     if place.is_absolute():  # names of data sets are not: the run keeps whole paths
