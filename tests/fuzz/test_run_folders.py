@@ -13,12 +13,20 @@ import pytest
 import torch
 from folder_mutants import mutate_folder
 from fuzzing import run_round
-from run_folders import begun_search, finished_search, trained, with_code, write_data
+from run_folders import (
+    begun_search,
+    contest_request,
+    contested,
+    finished_search,
+    trained,
+    with_code,
+    write_data,
+)
 
 from deepaa.cli.report import _runs
 from deepaa.report import make_page, read_subject
 from deepaa.runs import Run, settings
-from deepaa.search import SearchRequest, open_search
+from deepaa.search import SearchRequest, open_contest, open_search
 from deepaa.train import (
     SeedRequest,
     TrainingRun,
@@ -38,7 +46,7 @@ class Folders:
 
     def __init__(self, root: Path) -> None:
         data = write_data(root)
-        self.root, self.sources = root, {}
+        self.root, self.data, self.sources = root, data, dict[str, Path]()
         searches = {"begun": None, "pretrained": 1, "searched": 3, "found": 99}
         for name, records in searches.items():
             folder = root / name
@@ -46,6 +54,8 @@ class Folders:
                 self.sources[name] = begun_search(folder, data)
             else:
                 self.sources[name] = finished_search(folder, data, records)
+        self.sources["proving"] = finished_search(root / "proving", data, 8, contest=True)
+        self.sources["contest"] = contested(root / "contest", data)
         self.sources["trained"] = trained(root / "trained", data)
         self.sources["training"] = trained(root / "training", data, stop_after=1)
         self.passed = 0
@@ -58,7 +68,8 @@ class Folders:
         folder = self.root / "mutant"
         mutate_folder(self.sources[name], folder, seed)
         try:
-            (self.training if name.startswith("train") else self.search)(folder, seed)
+            how = {"trained": self.training, "training": self.training, "contest": self.contest}
+            how.get(name, self.search)(folder, seed)
         except ValueError as error:
             self.passed += not any(words in str(error) for words in DAMAGE)
             raise
@@ -75,8 +86,14 @@ class Folders:
             make_page(subject, originals=None if seed % 2 else EXAMPLES)
         request = SearchRequest.from_run(folder)
         with open_search(request, folder, device=CPU, resume=True) as search:
-            if seed % 8 == 0:
+            if seed % 8 == 0 or (folder / "contest.json").exists():
                 next(iter(search), None)
+
+    def contest(self, folder: Path, seed: int) -> None:
+        """Show the contest, then go on with it for a record."""
+        make_page(read_subject(str(folder)), originals=None if seed % 2 else EXAMPLES)
+        with open_contest(contest_request(self.data), folder, device=CPU) as contest:
+            next(iter(contest), None)
 
     def training(self, folder: Path, seed: int) -> None:
         """Show the results, then resume the training and, for a few, begin an epoch."""

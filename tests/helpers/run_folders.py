@@ -15,7 +15,14 @@ from deepaa.data import DataSpec
 from deepaa.policy import Policy
 from deepaa.runs import Run
 from deepaa.runs.json_text import checksum
-from deepaa.search import SearchRequest, SettingsRequest, find_policy
+from deepaa.search import (
+    ContestConfig,
+    ContestRequest,
+    SearchRequest,
+    SettingsRequest,
+    find_policy,
+    open_contest,
+)
 from deepaa.train import (
     PolicySpec,
     SeedRequest,
@@ -25,6 +32,7 @@ from deepaa.train import (
     train_side_by_side,
 )
 
+CONTEST = ContestConfig(passes=9_000, target_epochs=1, fresh_seeds=1)
 SMALL = ("heldout=8", "images=2", "validation=8", "chains=16", "converged=1")
 
 
@@ -47,15 +55,23 @@ def search_settings(*changes: str) -> SettingsRequest:
 def begun_search(folder: Path, data: Path, operations: Sequence[str] = ()) -> Path:
     """The folder of a search that was killed right after its start."""
     request = SearchRequest(
-        search_settings(), DataSpec(data=str(data)), operations=tuple(operations)
+        search_settings(),
+        DataSpec(data=str(data)),
+        operations=tuple(operations),
+        contest=None,
     )
     config = request.to_config(request.data.load(), request.settings.resolve(), None)
     Run(folder, config).close()
     return folder
 
 
-def finished_search(folder: Path, data: Path, stop_after: int | None = None) -> Path:
-    """The folder of a search that has ended, or was stopped after so many records."""
+def finished_search(
+    folder: Path, data: Path, stop_after: int | None = None, *, contest: bool = False
+) -> Path:
+    """The folder of a search that has ended, or was stopped after so many records.
+
+    With a contest these few images are not searched: policies that need no search compete.
+    """
     settings = search_settings().resolve()
     seen = []
 
@@ -71,12 +87,28 @@ def finished_search(folder: Path, data: Path, stop_after: int | None = None) -> 
             proxy=settings.proxy,
             space=settings.space,
             device="cpu",
+            contest=CONTEST if contest else False,
             out=folder,
             progress=stop,
             checkpoint_seconds=0,
         )
     except KeyboardInterrupt:
         assert stop_after is not None
+    return folder
+
+
+def contest_request(data: Path) -> ContestRequest:
+    """A contest that takes seconds."""
+    return ContestRequest(DataSpec(data=str(data)), model="small", usual=False, contest=CONTEST)
+
+
+def contested(folder: Path, data: Path, stop_after: int = 8) -> Path:
+    """The folder of `deepaa contest`, stopped after so many records."""
+    request = contest_request(data)
+    with open_contest(request, folder, device=torch.device("cpu"), checkpoint_seconds=0) as run:
+        for i, _ in enumerate(run, start=1):
+            if i == stop_after:
+                break
     return folder
 
 

@@ -17,7 +17,7 @@ from deepaa.data.splits import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.load import compared_policy
-from deepaa.train import experiment as experiment_module
+from deepaa.train import experiment as experiment_module, runs_in
 from deepaa.train.batches import ExperimentImages
 from deepaa.train.config import (
     TrainConfig,
@@ -28,7 +28,6 @@ from deepaa.train.experiment import (
     TrainRequest,
     build_experiment,
     load_requested_policy,
-    runs_in,
     stored_request,
 )
 
