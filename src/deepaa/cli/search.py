@@ -231,8 +231,8 @@ def _follow(
 
 def _print_policy(search: PolicySearch, out: Path) -> None:
     """Print the policy, where it is, and how to use it; write a picture of it."""
-    from deepaa.report import policy_lines, policy_table, preview_grid
-    from deepaa.runs import notify
+    from deepaa.report import png_bytes, policy_lines, policy_table, preview_grid
+    from deepaa.runs import notify, write_file
 
     path, picture = out / "policy.json", out / "preview.png"
     if not search.policy.depth:
@@ -241,7 +241,7 @@ def _print_policy(search: PolicySearch, out: Path) -> None:
     for line in policy_lines(policy_table(search.policy, str(path), top=4), console.encoding):
         console.print(line)
     images = search.data.images[search.splits.search[:8]]
-    preview_grid(images, search.policy, title="policy").save(picture)
+    write_file(picture, png_bytes(preview_grid(images, search.policy, title="policy")))
     typer.echo(
         f"\npolicy   {path}\npreview  {picture}\nhistory  {out / 'history.jsonl'}\n"
         f"a page   deepaa report {out}\n\n{ADVICE.format(path=str(path))}"
