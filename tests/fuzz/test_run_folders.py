@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from folder_mutants import mutate_folder
-from fuzzing import run_round
+from fuzzing import is_found, run_round
 from run_folders import (
     begun_search,
     contest_request,
@@ -25,7 +25,7 @@ from run_folders import (
 
 from deepaa.cli.report import _runs
 from deepaa.report import make_page, read_subject
-from deepaa.runs import Run, settings
+from deepaa.runs import Run
 from deepaa.search import SearchRequest, open_contest, open_search
 from deepaa.train import (
     SeedRequest,
@@ -163,7 +163,17 @@ def test_a_few_mutants(folders: Folders) -> None:
     assert counts["read"]
 
 
-def test_a_planted_bug_is_found(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the check of types, what a folder holds reaches code that expects something else."""
-    monkeypatch.setattr(settings, "checked_value", lambda hint, value, name: value)
-    assert run_round(range(60), folders, 20.0).failures
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "planted"),
+    [
+        ("deepaa.runs.settings.checked_value", lambda hint, value, name: value),
+        ("deepaa.report.subject.checked_records", lambda records, place: tuple(records)),
+    ],
+)
+def test_a_planted_bug_is_found(
+    place: str, planted: Any, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a check of types, what a folder holds reaches code that expects something else."""
+    monkeypatch.setattr(place, planted)
+    assert is_found(range(400), folders, 20.0)

@@ -41,6 +41,11 @@ class Outcome(NamedTuple):
     """Mutants that ended in neither a result nor one line of a known error."""
 
 
+def is_found(seeds: range, read: Callable[[int], str], most_seconds: float = MOST_SECONDS) -> bool:
+    """Whether any of the mutants shows a bug."""
+    return any(run_round(range(s, s + 1), read, most_seconds).failures for s in seeds)
+
+
 def run_round(
     seeds: range, read: Callable[[int], str], most_seconds: float = MOST_SECONDS
 ) -> Outcome:

@@ -128,7 +128,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) and not str(error):  # Python's own says nothing
         return "not enough memory", 2
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}", 2
+        return f"{str(error.filename)[:300]}: {error.strerror}", 2
     if isinstance(error, ValueError | TypeError | OSError | MemoryError | FloatingPointError):
         advice = "; here: --operations MODULE:NAME" if "pass operations=[" in str(error) else ""
         return f"{error}{advice}", 2

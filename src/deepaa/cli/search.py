@@ -245,7 +245,8 @@ def _follow(
 def _print_result(proved: ProvedSearch, out: Path) -> None:
     """Print what was found and what the contest says, where all is, and how to use it."""
     from deepaa.cli.contest import print_contest, print_use
-    from deepaa.report import policy_lines, policy_table, preview_grid
+    from deepaa.report import png_bytes, policy_lines, policy_table, preview_grid
+    from deepaa.runs import write_file
 
     search, found = proved.search, out / "found.json"
     console = options.plain_console()
@@ -255,7 +256,7 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
         for line in policy_lines(policy_table(proved.found, str(found), top=4), console.encoding):
             console.print(line)
     images, picture = search.data.images[search.splits.search[:8]], out / "preview.png"
-    preview_grid(images, proved.policy, title="policy").save(picture)
+    write_file(picture, png_bytes(preview_grid(images, proved.policy, title="policy")))
     typer.echo(
         f"\npolicy   {out / 'policy.json'}\nfound    {found}\npreview  {picture}\n"
         f"history  {out / 'history.jsonl'}\na page   deepaa report {out}"

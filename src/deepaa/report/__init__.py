@@ -34,6 +34,7 @@ from deepaa.report.page import (
 from deepaa.report.pictures import (
     Originals as Originals,
     named_images as named_images,
+    png_bytes as png_bytes,
     preview_grid as preview_grid,
 )
 from deepaa.report.policy_tables import (

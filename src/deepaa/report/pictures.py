@@ -28,6 +28,13 @@ OUTLINE = (208, 215, 222)
 """Around each picture, so that a white one has an edge."""
 
 
+def png_bytes(picture: PilImage) -> bytes:
+    """The content of a PNG file, to be written whole or not at all."""
+    stream = io.BytesIO()
+    picture.save(stream, "png")
+    return stream.getvalue()
+
+
 # For a page
 
 

@@ -362,7 +362,7 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
         size += f"; epoch {table.epoch} of phases that start at {', '.join(map(str, table.epochs))}"
     yield Text.assemble((PurePath(table.name).name, "bold cyan"), size)
     for key, value in sorted(table.info.items()):
-        yield Text(printable(f"  {key}: {value}", keep="\n"), style="dim")
+        yield Text(printable(f"  {key}: {value}"[:2000], keep="\n"), style="dim")
     for name, layer in alike_layers(table.layers):
         yield from _layer_lines(name, layer, ascii_only)
     if not table.layers:

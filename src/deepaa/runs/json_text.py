@@ -75,7 +75,7 @@ def parsed(text: bytes) -> Any:
         RecursionError: It is nested very deeply.
     """
     found = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_integer)
-    _check_nesting(found, MAX_NESTING)
+    _check_nesting(found)
     return found
 
 
@@ -92,9 +92,10 @@ def _integer(digits: str) -> int:
     return number
 
 
-def _check_nesting(value: object, left: int) -> None:
-    if isinstance(value, dict | list):
-        if not left:
-            raise ValueError(f"nested more than {MAX_NESTING} deep")
-        for part in value.values() if isinstance(value, dict) else value:
+def _check_nesting(value: object, left: int = MAX_NESTING) -> None:
+    if not left:
+        raise ValueError(f"nested more than {MAX_NESTING} deep")
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for part in parts:
+        if isinstance(part, dict | list):
             _check_nesting(part, left - 1)
