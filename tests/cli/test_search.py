@@ -331,11 +331,12 @@ def test_own_network_weights_and_operation(command: Any, folder: Path) -> None:
     assert code == 0, err
     assert "darker" in out
     assert "pre-training" not in err
-    code, again, err = command("--resume", "run")
+    named = ["--model", "mine_search:make", "--operations", "mine_search:OWN"]
+    code, again, err = command("--resume", "run", *named)
     assert code == 0, err
     assert "darker" in again
     save_file(Net().state_dict(), "net.safetensors")
-    code, _, err = command("--resume", "run")
+    code, _, err = command("--resume", "run", *named)
     assert code == 2
     assert "network: " in err
     # without weights it is trained first
@@ -584,7 +585,7 @@ def test_damaged_parts_are_refused(command: Any, folder: Path) -> None:
         ("{", "damaged"),
         ('{"pretrain": [1], "search": [2]}', "the splits are drawn again"),
         ('{"pretrain": [1], "search": [2], "validation": ["x"]}', "the splits are drawn again"),
-        ('{"pretrain": [1], "search": [2], "validation": [-1]}', "the splits are drawn again"),
+        ('{"pretrain": [1], "search": [2], "validation": [-1]}', "images that are not there"),
         ('{"pretrain": [1], "search": [2], "validation": [200]}', "images that are not there"),
         ('{"pretrain": [1], "search": [2], "validation": [1]}', "or one twice"),
     ):

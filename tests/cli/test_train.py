@@ -647,6 +647,9 @@ def test_policies_with_own_operations_are_trained(command: Any, folder: Path) ->
     assert code == 0, err
     (folder / "own.json").unlink()
     code, _, err = command("--resume", "run", "--seeds", 1)
+    assert code == 2
+    assert "this run uses own_ops:OPERATIONS: name it again with --operations own_ops:OPER" in err
+    code, _, err = command("--resume", "run", "--seeds", 1, "--operations", "own_ops:OPERATIONS")
     assert code == 0, err
     assert read_results("run")[1]["policy"]["layers"] == 1
     plain = (*TINY, "--policy", "none", "--out", "plain")

@@ -300,7 +300,7 @@ X = noise(4, 5, 6, 3)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x": X}, r"has no train part: no x_train and y_train or .*; it has \['x'\]"),
+        ({"x": X}, r"has no train part: no x_train and y_train or .*; it has x"),
         ({"x": X, "y": np.arange(3)}, "x has 4 images, but y has 3 labels"),
         ({"x": X, "y": np.arange(4.0)}, "y holds float64"),
         ({"x": X, "y": np.eye(4, dtype=int)}, r"y holds int64 of shape \(4, 4\)"),
@@ -336,7 +336,7 @@ def test_npz_splits_are_checked(tmp_path):
 def test_npz_is_never_unpickled(tmp_path):
     marker = tmp_path / "marker"
     np.savez(tmp_path / "a.npz", x=X, y=np.array([Payload(marker)] * 4, object))
-    with pytest.raises(ValueError, match=r"a\.npz: .*allow_pickle"):
+    with pytest.raises(ValueError, match=r"a\.npz: .*never unpickled"):
         load_dataset(tmp_path / "a.npz")
     (tmp_path / "b.npz").write_bytes(pickle.dumps(Payload(marker)))
     with pytest.raises(ValueError, match=r"b\.npz"):

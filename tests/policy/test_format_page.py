@@ -151,8 +151,8 @@ def test_the_table_of_operations() -> None:
 
 
 def test_the_sizes_in_the_text() -> None:
-    assert MAX_BYTES == 64 << 20
-    assert "64 MiB" in SECTIONS["2"]
+    assert MAX_BYTES == 16 << 20
+    assert "16 MiB" in SECTIONS["2"]
     assert "at most 1000" in SECTIONS["2"]
 
 

@@ -13,17 +13,18 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "deepaa"
 PACKAGES = {
     "distributed": "",
-    "runs": "distributed",
+    "files": "",
+    "runs": "files distributed",
     "ops": "",
-    "policy": "ops runs",
+    "policy": "files ops runs",
     "transforms": "ops policy",
-    "data": "ops runs distributed",
+    "data": "files ops runs distributed",
     "models": "ops",
-    "train": "ops policy data models runs distributed",
-    "search": "ops policy data models train runs distributed",
-    "report": "ops policy data train search runs",
+    "train": "files ops policy data models runs distributed",
+    "search": "files ops policy data models train runs distributed",
+    "report": "files ops policy data train search runs",
     "export": "ops policy runs",
-    "cli": "ops policy data models train search report export runs distributed",
+    "cli": "files ops policy data models train search report export runs distributed",
 }
 """Each package, and those that it may import."""
 # what a person who only applies policies needs may not pull these in

@@ -168,7 +168,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path, resume: bool) -> None:
         ('{"format": 1}', "run format 1; this version of deepaa reads 2 only"),
         ('{"format": 3}', "run format 3; this version of deepaa reads 2 only"),
         ('{"format": 2, "sha256": "0", "settings": {}}', "changed by hand: the checksum is wrong"),
-        ('{"format": 2, "sha256": "0", "settings": {"lr": NaN}}', "the checksum is wrong"),
+        ('{"format": 2, "sha256": "0", "settings": {"lr": NaN}}', "NaN is no number"),
         ("\x00\xff", "damaged, not JSON"),
     ],
 )

@@ -143,7 +143,7 @@ def test_settings_from_json_are_checked() -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({**plain, "more": 1}, "no setting 'more'; there are steps"),
         ({**plain, "train": {**plain["train"], "rate": 1}}, "no setting 'train.rate'; there are"),
-        ({**plain, "train": 3}, "train should be Inner, got 3"),
+        ({**plain, "train": 3}, "train should be an object, got 3"),
         ({**plain, "steps": "3"}, "steps should be a whole number, got '3'"),
         ({"steps": 3, "train": {"lr": 1}}, "no value for draws, word"),
     ]

@@ -33,6 +33,7 @@ from deepaa.search.protection import (
     suspicious,
     transformed,
 )
+from deepaa.search.proved import ProvedSearch
 from deepaa.search.run import SearchProgress
 from deepaa.search.settings import ProxyConfig
 from deepaa.train.config import TrainConfig
@@ -368,7 +369,7 @@ def test_networks_that_know_flips_leave_the_word_to_a_plain_one() -> None:
 def test_without_images_enough_no_network_is_trained(capsys: pytest.CaptureFixture[str]) -> None:
     images, labels = strokes(120, 0)
     task = PolicySearch(as_images((images, labels)), space=SPACE, search=TINY, proxy=PROXY)
-    progress, records = SearchProgress(task), []
+    progress, records = SearchProgress(ProvedSearch(task, None)), []
     for record in task:
         progress(record)
         records.append(record)

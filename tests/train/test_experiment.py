@@ -17,7 +17,7 @@ from deepaa.data.splits import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.load import compared_policy
-from deepaa.train import experiment as experiment_module
+from deepaa.train import experiment as experiment_module, runs_in
 from deepaa.train.batches import ExperimentImages
 from deepaa.train.config import (
     TrainConfig,
@@ -28,7 +28,6 @@ from deepaa.train.experiment import (
     TrainRequest,
     build_experiment,
     load_requested_policy,
-    runs_in,
     stored_request,
 )
 
@@ -129,9 +128,10 @@ def test_a_request_comes_back_from_its_run_folder(tmp_path: Path) -> None:
     Run(asked.folder, made.identity()).close()
     assert runs_in(tmp_path / "all") == runs_in(asked.folder) == [asked.folder]
     assert runs_in(tmp_path) == [tmp_path], "which holds no run"
-    found = stored_request(asked.folder)
+    found = stored_request(asked.folder, operations=["mine:OPS"])
     assert found == replace(asked, model="small", config=config)
-    moved = stored_request(asked.folder, {"data": "/other.npz", "test": None, "root": "/root"})
+    now = {"data": "/other.npz", "test": None, "root": "/root"}
+    moved = stored_request(asked.folder, now, operations=["mine:OPS"])
     assert moved.places() == {"data": "/other.npz", "test": "/t.npz", "root": "/root"}
     # the places of the run do not count: checksums do
     there = replace(made, request=moved)

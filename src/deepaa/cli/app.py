@@ -5,6 +5,7 @@ torch is imported inside the commands, so that help and version come at once.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -79,6 +80,8 @@ def _deepaa(
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors become one line on stderr."""
+    if logging.lastResort is not None:  # the one that prints warnings
+        logging.lastResort.setFormatter(_Printable())
     try:
         code = app(arguments, prog_name="deepaa", standalone_mode=False)
         sys.stdout.flush()
@@ -98,8 +101,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
         other = several and os.environ.get("RANK", "0") != "0"
         wrong_option = hasattr(error, "format_message")
         if not ((other and wrong_option) or getattr(error, "said_elsewhere", False)):
-            typer.echo(f"error: {' '.join(message.split())}", err=True)
+            typer.echo(f"error: {_printable(' '.join(message.split()))}", err=True)
         return code
+
+
+class _Printable(logging.Formatter):
+    """Messages whose quotes of files cannot move the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(_printable, super().format(record).split("\n")))
+
+
+def _printable(text: str) -> str:
+    from deepaa.files import printable  # loads numpy
+
+    return printable(text)
 
 
 def _explained(error: Exception) -> tuple[str, int]:
@@ -109,8 +125,10 @@ def _explained(error: Exception) -> tuple[str, int]:
         command = context.command_path if context else "deepaa"
         text = error.format_message().rstrip(".")
         return f"{text}{'' if text.endswith('?') else ';'} try '{command} --help'", 2
+    if isinstance(error, MemoryError) and not str(error):  # Python's own says nothing
+        return "not enough memory", 2
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}", 2
+        return f"{str(error.filename)[:300]}: {error.strerror}", 2
     if isinstance(error, ValueError | TypeError | OSError | MemoryError | FloatingPointError):
         advice = "; here: --operations MODULE:NAME" if "pass operations=[" in str(error) else ""
         return f"{error}{advice}", 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -172,6 +172,14 @@ def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
             raise ValueError(
                 f"--resume takes every setting from the run; leave out {parameter.opts[0]}"
             )
+
+
+def named_again(operations: Sequence[str], model: str | None) -> str:
+    """What a command that resumes a run adds: its own code is named once more."""
+    from deepaa.models import is_own_code
+
+    words = [f" --operations {spec}" for spec in operations]
+    return "".join([*words, f" --model {model}" if is_own_code(model) else ""])
 
 
 def check_place(path: Path | None, like: str, option: str = "--out") -> None:

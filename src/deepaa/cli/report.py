@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ def report(
     --results, accuracies beside those of other policies.
     """
     import deepaa.report as reports
-    from deepaa.runs import write_file
+    from deepaa.runs import notify, write_file
     from deepaa.train import read_results
 
     kinds = reports.parse_formats(formats)
@@ -88,6 +89,8 @@ def report(
         """Write the page and return its size in bytes; its example images are read once."""
         nonlocal originals
         if originals is None and subject.policy is not None:
+            if data is None and (named := reports.named_images(subject.config)) is not None:
+                notify(f"examples are images of {named}, as the run says; --data takes others")
             originals = reports.originals_of(subject, shown)
         live = watch and subject.is_running  # such a page reloads itself
         page = reports.make_page(subject, found, shown._replace(live=live), originals).encode()
@@ -100,12 +103,12 @@ def report(
         own = subject.config.get("source", {}).get("operations") or ["MODULE:NAME"]
         advice = f"; here: --operations {' --operations '.join(own)}"
         advice = advice if "unknown operation" in subject.problem else ""
-        typer.echo(f"the policy is left out: {subject.problem}{advice}", err=True)
+        notify(f"the policy is left out: {subject.problem}{advice}")
     for name, reason in subject.lost.items():
         if name == "found" and subject.problem:
             continue  # for the same reason
         what = "the contest" if name == "contest" else "what the search found"
-        typer.echo(f"{what} is left out: {reason}", err=True)
+        notify(f"{what} is left out: {reason}")
     if watch:
         subject = _watch(subject, operations, write)
     if figures is not None:
@@ -124,11 +127,12 @@ def _runs(path: Path) -> list[Path]:
 
 def _check_page(path: Path, *, force: bool) -> None:
     """Refuse to replace a page that this command did not write, unless by `force`."""
+    from deepaa.files import open_regular
     from deepaa.report import GENERATOR
 
     options.check_place(path, "report.html")
     if path.exists() and not force:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             if f'content="{GENERATOR}"'.encode() not in file.read(1000):
                 raise ValueError(f"{path} exists and is no report; add --force to replace it")
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from deepaa.search import PolicySearch, ProvedSearch, SearchRequest
 
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"tensorboard"}
-"""Options that say nothing about what is searched."""
+WITH_RESUME |= {"tensorboard", "operations", "model"}
+"""Options that say nothing about what is searched, or name its code once more."""
 OF_SEARCH = ("max_layers", "steps", "seed", "precision", "protect")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
@@ -130,7 +130,7 @@ def search(
     def requested() -> SearchRequest:
         if resume is not None:
             options.refuse_settings(context, WITH_RESUME)
-            return SearchRequest.from_run(resume, data)
+            return SearchRequest.from_run(resume, data, operations=operations, model=model)
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
         settings_request = SettingsRequest(
             preset=preset,
@@ -171,7 +171,8 @@ def search(
                     typer.echo(f"{name:8} {text}")
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
-                _follow(opened, folder, stop, tensorboard=tensorboard)
+                again = options.named_again(request.operations, request.settings.model)
+                _follow(opened, folder, stop, tensorboard=tensorboard, again=again)
 
 
 def _sizes(splits: str) -> tuple[int, int, int]:
@@ -204,8 +205,13 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
         )
 
 
-def _follow(proved: ProvedSearch, out: Path, stop: StopRequest, *, tensorboard: bool) -> None:
-    """Run the search and its contest, show records as they come, and print the result."""
+def _follow(
+    proved: ProvedSearch, out: Path, stop: StopRequest, *, tensorboard: bool, again: str
+) -> None:
+    """Run the search and its contest, show records as they come, and print the result.
+
+    `again` is what the command that goes on needs beside the folder.
+    """
     from deepaa.distributed import is_main
     from deepaa.runs import FOLDER, TensorBoardLog, notify
     from deepaa.search import SearchProgress, cheaper, search_cost
@@ -230,7 +236,7 @@ def _follow(proved: ProvedSearch, out: Path, stop: StopRequest, *, tensorboard: 
         if log is not None:
             log.close()
     if proved.stopped:
-        notify(f"stopped and saved; go on with: deepaa search --resume {out}")
+        notify(f"stopped and saved; go on with: deepaa search --resume {out}{again}")
         raise typer.Exit(stop.exit_code or 143)
     if is_main():
         _print_result(proved, out)
@@ -239,7 +245,8 @@ def _follow(proved: ProvedSearch, out: Path, stop: StopRequest, *, tensorboard: 
 def _print_result(proved: ProvedSearch, out: Path) -> None:
     """Print what was found and what the contest says, where all is, and how to use it."""
     from deepaa.cli.contest import print_contest, print_use
-    from deepaa.report import policy_lines, policy_table, preview_grid
+    from deepaa.report import png_bytes, policy_lines, policy_table, preview_grid
+    from deepaa.runs import write_file
 
     search, found = proved.search, out / "found.json"
     console = options.plain_console()
@@ -249,7 +256,7 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
         for line in policy_lines(policy_table(proved.found, str(found), top=4), console.encoding):
             console.print(line)
     images, picture = search.data.images[search.splits.search[:8]], out / "preview.png"
-    preview_grid(images, proved.policy, title="policy").save(picture)
+    write_file(picture, png_bytes(preview_grid(images, proved.policy, title="policy")))
     typer.echo(
         f"\npolicy   {out / 'policy.json'}\nfound    {found}\npreview  {picture}\n"
         f"history  {out / 'history.jsonl'}\na page   deepaa report {out}"

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 WITH_RESUME = {"resume", "device", "checkpoint_seconds", "download", "dry_run", "tensorboard"}
 WITH_RESUME |= {"parallel", "workers", "seeds", "seed", "data", "test", "root", "scan"}
-"""Options that say nothing about what is trained; images may have moved."""
+WITH_RESUME |= {"operations", "model"}
+"""Options that say nothing about what is trained, or name its code once more; images may have
+moved."""
 OF_TRAINING = ["epochs", "batch", "lr", "weight_decay", "warmup_epochs", "copies"]
 OF_TRAINING += ["end_epochs", "precision", "compile"]
 """Options that are fields of `TrainConfig`."""
@@ -170,7 +172,10 @@ def train(
             options.refuse_settings(context, WITH_RESUME)
             moved = {"data": absolute_source(data), "test": absolute_source(test)}
             moved["root"] = None if root is None else str(root.resolve())
-            return [stored_request(folder, moved) for folder in runs_in(resume)]
+            return [
+                stored_request(folder, moved, operations=operations, model=model)
+                for folder in runs_in(resume)
+            ]
         around = None if defaults is None else defaults == "on"
         request = TrainRequest(
             out,

@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 import typer
 
+from deepaa.cli.options import named_again
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
+from deepaa.files import printable
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
@@ -92,7 +94,9 @@ def run_trainings(
         }
         _train(trainings, options)
         if any(training.stopped for training in trainings.values()):
+            first = requests[0]
             again = f"deepaa train --resume {options.out}"
+            again += named_again(first.policy.operations, first.model)
             again += f" --parallel {options.parallel}" if options.parallel > 1 else ""
             saved = "; whole epochs are saved, one in work is lost; go on with:"
             if not any(training.has_state for training in trainings.values()):
@@ -329,5 +333,5 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     if (recipe := experiment.recipe) is not None:
         whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
-    for label, text in lines.items():
-        typer.echo(f"{label:8} {text}")
+    for label, text in lines.items():  # the folder of a run says what its policy is called
+        typer.echo(f"{label:8} {printable(text, keep=chr(10))}")

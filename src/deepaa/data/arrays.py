@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,19 +12,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib.npyio import NpzFile
 from PIL.Image import Image as PilImage
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from deepaa.data.image_file import Pixels, check_size, shown, squared, to_rgb
 from deepaa.data.splits import (
+    MAX_CLASSES,
     LabelledImages,
     NoTestPartError,
     check_labels,
     fingerprint,
     labelled,
 )
+from deepaa.files import Archive, Header, listed, open_archive
 from deepaa.ops import check_images
 
 KEPT_SIDE = 512
@@ -140,16 +141,16 @@ WHOLE: Pairs = (("x", "y"), ("images", "labels"))
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[NpzFile]:
+def open_npz(path: Path) -> Iterator[Archive]:
     """The file, open; whatever is wrong with it is a ValueError that begins with its path."""
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if not isinstance(data, NpzFile):
-                raise ValueError("not an .npz file")
+        with open_archive(path) as data:
             yield data
     except (MemoryError, NoTestPartError) as error:
         raise type(error)(f"{shown(path)}: {error}") from error
-    except Exception as error:  # zipfile, zlib and numpy each raise their own
+    except OSError as error:
+        raise ValueError(f"{shown(path)}: {error.strerror or error}") from error
+    except ValueError as error:
         raise ValueError(f"{shown(path)}: {error}") from error
 
 
@@ -161,16 +162,13 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
         if pair is None:
             choices = " or ".join(f"{x} and {y}" for x, y in pairs)
             error = NoTestPartError if split == "test" else ValueError
-            raise error(f"has no {split} part: no {choices}; it has {data.files}")
+            raise error(f"has no {split} part: no {choices}; it has {_names(data)}")
         x, y = pair
         images, labels = _images(data, x), _labels(data, y)
         if len(images) != len(labels):
             raise ValueError(f"{x} has {len(images)} images, but {y} has {len(labels)} labels")
         if "class_names" in data.files:
-            found = read_array(data, "class_names")
-            if found.ndim != 1 or found.dtype.kind != "U":
-                got = f"{found.dtype} of shape {found.shape}"
-                raise ValueError(f"class_names holds {got}, expected strings")
+            found = read_array(data, "class_names", _check_class_names)
             names = tuple(map(str, found))
             check_labels(labels, len(names), y)
         else:
@@ -187,7 +185,7 @@ def some_of_npz(path: Path, limit: int) -> Pixels:
     with open_npz(path) as data:
         name = next((name for name in names if name in data.files), None)
         if name is None:
-            raise ValueError(f"no array named {', '.join(names)}; it has {data.files}")
+            raise ValueError(f"no array named {', '.join(names)}; it has {_names(data)}")
         pixels = _images(data, name)
     return pixels[spread(len(pixels), limit)]
 
@@ -198,46 +196,70 @@ def spread(n: int, limit: int) -> list[int]:
     return [i * n // count for i in range(count)]
 
 
-def _first_of(pairs: Pairs, data: NpzFile) -> tuple[str, str] | None:
+def _names(data: Archive) -> str:
+    return listed(data.files) or "none"
+
+
+def _first_of(pairs: Pairs, data: Archive) -> tuple[str, str] | None:
     """The first pair of names of which the file has both arrays."""
     return next((pair for pair in pairs if set(pair) <= set(data.files)), None)
 
 
-def _images(data: NpzFile, name: str) -> Pixels:
+def _images(data: Archive, name: str) -> Pixels:
     """uint8 (N, H, W, 1 or 3), whichever way it is stored.
 
     Axis 1 holds the channels where it has 1 or 3 entries and the last axis has not.
     """
-    stored = read_array(data, name)
-    if stored.dtype != np.uint8:
-        raise ValueError(f"{name} holds {stored.dtype}, expected uint8")
+    stored = read_array(data, name, _check_images)
     array = stored[..., None] if stored.ndim == 3 else stored
-    if array.ndim == 4 and array.shape[3] not in (1, 3):
-        array = array.transpose(0, 2, 3, 1)
-    if array.ndim != 4 or array.shape[3] not in (1, 3) or 0 in array.shape:
+    return array if array.shape[3] in (1, 3) else array.transpose(0, 2, 3, 1)
+
+
+def _check_images(header: Header) -> None:
+    if header.dtype != np.uint8:
+        raise ValueError(f"holds {_kind(header)}, expected uint8")
+    shape = header.shape
+    has_channels = len(shape) == 4 and bool({1, 3} & {shape[1], shape[3]})
+    if not (len(shape) == 3 or has_channels) or 0 in shape:
         shapes = "(N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W)"
-        raise ValueError(f"{name} has shape {stored.shape}, expected {shapes}")
-    return array
+        raise ValueError(f"has shape {shape}, expected {shapes}")
 
 
-def _labels(data: NpzFile, name: str) -> Tensor:
+def _labels(data: Archive, name: str) -> Tensor:
     """int64 or uint64 (N,), also from (N, 1)."""
-    array = read_array(data, name)
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        kind = f"{array.dtype} of shape {array.shape}"
+    array = read_array(data, name, _check_labels)
+    return torch.from_numpy(array.reshape(-1).astype(f"{array.dtype.kind}8"))
+
+
+def _check_labels(header: Header) -> None:
+    if header.dtype.kind not in "iu" or header.shape[1:] not in ((), (1,)) or not header.shape:
         wanted = "the number of each image's class: integers (N,)"
-        raise ValueError(f"{name} holds {kind}, expected {wanted}")
-    return torch.from_numpy(array.astype(f"{array.dtype.kind}8"))
+        raise ValueError(f"holds {_kind(header)} of shape {header.shape}, expected {wanted}")
 
 
-def read_array(data: NpzFile, name: str) -> npt.NDArray[Any]:
-    """The array as it is stored, if the memory allows."""
-    entries = data.zip.infolist() if data.zip else []
-    check_memory(sum(e.file_size for e in entries if e.filename == f"{name}.npy"), f"array {name}")
-    found: npt.NDArray[Any] = data[name]
-    return found
+def _check_class_names(header: Header) -> None:
+    if header.dtype.kind != "U" or len(header.shape) != 1 or header.shape[0] > MAX_CLASSES:
+        wanted = f"at most {MAX_CLASSES:,} strings"
+        raise ValueError(f"holds {_kind(header)} of shape {header.shape}, expected {wanted}")
+
+
+def _kind(header: Header) -> str:
+    return str(header.dtype)[:60]
+
+
+def read_array(
+    data: Archive, name: str, check: Callable[[Header], None] = lambda header: None
+) -> npt.NDArray[Any]:
+    """The array as it is stored, if it is what `check` wants and the memory allows."""
+
+    def check_all(header: Header) -> None:
+        check(header)
+        check_memory(header.bytes, f"array {name}")
+
+    try:
+        return data.read(name, check_all)
+    except ValueError as error:
+        raise ValueError(f"{name} {error}") from error
 
 
 # torchvision
@@ -324,7 +346,7 @@ def _pixels(image: Any) -> Pixels:
 
 def _class_names(dataset: Any, labels: Tensor) -> tuple[str, ...]:
     """The names that the data set gives its classes, or their numbers."""
-    count = int(labels.max()) + 1 if len(labels) else 0
+    count = check_labels(labels) if len(labels) else 0
     names = getattr(dataset, "classes", None)
     if not isinstance(names, (list, tuple)) or len(names) < count:
         return tuple(str(c) for c in range(count))

@@ -20,7 +20,7 @@ from torch import Tensor
 from deepaa import distributed
 from deepaa.data.arrays import open_npz, read_array
 from deepaa.data.folder import ImageTree
-from deepaa.data.image_file import shown
+from deepaa.data.image_file import listed, shown
 
 TABLES = {".csv": ",", ".tsv": "\t"}
 """Suffixes of tables, and what stands between their columns."""
@@ -195,5 +195,7 @@ def npz_groups(path: Path, groups: str, n: int) -> Tensor:
     with open_npz(path) as data:
         name = next((name for name in names if name in data.files), None)
         if name is None:
-            raise ValueError(f"--groups: no array {' or '.join(names)}; it has {data.files}")
+            raise ValueError(
+                f"--groups: no array {' or '.join(names)}; it has {listed(data.files)}"
+            )
         return given_groups(read_array(data, name), n, f"array {name}")

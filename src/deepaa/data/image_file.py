@@ -15,6 +15,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.Image import DecompressionBombError, Image as PilImage, Resampling, Transpose
 
+from deepaa.files import listed as listed, shown as shown
 from deepaa.runs import apply_changes, parse_changes
 
 Pixels = npt.NDArray[np.uint8]
@@ -198,16 +199,3 @@ def check_size(size: int | None) -> None:
     """Raises ValueError for a side no image can get."""
     if size is not None and not 1 <= size <= 4096:
         raise ValueError(f"size should be in 1..4096 pixels, got {size}")
-
-
-def shown(path: Path | str) -> str:
-    """The path as it may stand in a message: line breaks and odd bytes are escaped."""
-    text = str(path)
-    return text if text.isprintable() else repr(text)
-
-
-def listed(names: Sequence[str], separator: str = ", ") -> str:
-    """The first ten names as a message may show them, and how many more there are."""
-    first = separator.join(shown(name) for name in names[:10])
-    end = ";" if separator == "; " else ""
-    return f"{first}{end} and {len(names) - 10} more" if len(names) > 10 else first

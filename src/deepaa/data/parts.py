@@ -33,7 +33,7 @@ from deepaa.data.splits import (
     without_images,
 )
 from deepaa.data.whole_groups import divide_groups, groups_of_classes
-from deepaa.runs import RunError, read_json
+from deepaa.runs import RunError, read_json, short, stored
 
 LEAST_JUDGED = 2_000
 """Of fewer images none are set aside to judge: folds over all of them judge better."""
@@ -211,13 +211,16 @@ def read_splits(path: Path, images: int) -> Splits | None:
     """
     if not path.exists():
         return None
-    try:
-        parts = {k: torch.tensor(v, dtype=torch.int64) for k, v in read_json(path).items()}
-        kept = Splits(**parts)
-        used = torch.cat(kept).bincount(minlength=images)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RunError(f"{path}: damaged; without it the splits are drawn again") from error
-    if len(used) > images or int(used.max()) > 1:
+    content = read_json(path)
+    judge = {"judge": [], **content}
+    if sorted(judge) != sorted(Splits._fields):
+        names = ", ".join(Splits._fields)
+        raise RunError(f"{path}: damaged: expected {names}, got {short(sorted(content))}")
+    lists = (stored(judge, name, tuple[int, ...], path) for name in Splits._fields)
+    kept = Splits(*(torch.tensor(each, dtype=torch.int64) for each in lists))
+    every = torch.cat(kept)
+    wrong = not len(every) or int(every.min()) < 0 or int(every.max()) >= images
+    if wrong or int(every.bincount().max()) > 1:
         raise RunError(f"{path}: damaged: it names images that are not there, or one twice")
     return kept
 

@@ -27,6 +27,8 @@ PRETRAIN_OF_A_CLASS, MOST_PRETRAIN = 200, 200_000
 """Where it is more than `PRETRAIN`, pretrain has so many images of each class, up to a total: the
 paper's number for the 1,000 classes of ImageNet."""
 _STREAM = 0x5350_4C49_5453  # sets these numbers apart from others drawn from the same seed
+MAX_CLASSES = 1_000_000
+"""Each gets a name: a single label of a trillion would fill the memory with names."""
 COPY_SHIFT = 40
 """Copy c of image i has the key of image i + c * 2^40: no two images or copies share one."""
 INDEX = (1 << COPY_SHIFT) - 1
@@ -127,6 +129,11 @@ def check_labels(labels: Tensor, num_classes: int | None = None, place: str = "l
         raise ValueError(f"{shown(place)}: no labels")
     signed = labels.long()
     top = int(signed.max()) + 1 if num_classes is None else num_classes
+    if top > MAX_CLASSES:
+        raise ValueError(
+            f"{shown(place)}: a label of {top - 1:,}; classes count from 0, and at most "
+            f"{MAX_CLASSES:,} are read"
+        )
     if wrong := ((signed < 0) | (signed >= top)).nonzero()[:, 0].tolist():
         entries = listed([f"[{i}] = {labels[i].item()}" for i in wrong])
         raise ValueError(f"{shown(place)}: should be in 0..{max(top, 1) - 1}, but {entries}")
@@ -139,7 +146,9 @@ def labelled(
     """Checks that hold for every source, and the fingerprint."""
     check_labels(labels, len(class_names), f"{name}: labels")
     if len(class_names) < 2:
-        raise ValueError(f"{shown(name)}: only one class, {class_names[0]}; it takes at least two")
+        raise ValueError(
+            f"{shown(name)}: only one class, {shown(class_names[0])}; it takes at least two"
+        )
     missing = without_images(class_names, labels)
     if missing and split == "train":  # as where labels count from 1
         raise ValueError(

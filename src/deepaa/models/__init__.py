@@ -15,6 +15,7 @@ from deepaa.models.factory import (
     default_model as default_model,
     frozen_copy as frozen_copy,
     is_large as is_large,
+    is_own_code as is_own_code,
     load_model as load_model,
     state_hash as state_hash,
     unwrap_compiled as unwrap_compiled,

@@ -193,8 +193,7 @@ def load_model(
         normalisation: Mean and deviation of the channels in place of those of the images.
         new_head: Let a last layer for another number of classes keep its fresh weights.
     """
-    module, colon, _ = spec.partition(":")
-    if colon and module not in LIBRARIES:
+    if is_own_code(spec):
         model = _call_factory(spec, classes, seed)
     else:
         mean, std = normalisation or channel_statistics(images)
@@ -203,6 +202,12 @@ def load_model(
     if weights is not None:
         _load_weights(model, Path(weights), new_head=new_head)
     return model
+
+
+def is_own_code(spec: str | None) -> bool:
+    """Whether `--model` means a function of the user's own, whose module is imported."""
+    module, colon, _ = (spec or "").partition(":")
+    return bool(colon) and module not in LIBRARIES
 
 
 def _call_factory(spec: str, classes: int, seed: int) -> nn.Module:

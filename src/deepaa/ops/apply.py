@@ -281,6 +281,9 @@ def triton_works(device: torch.device) -> bool:
 
 # Operations of the user's own: found by name, and run on one image or on a batch.
 
+_FOLDERS: set[str] = set()
+"""Folders that were the current one while a module was looked for."""
+
 
 def import_operations(specs: Sequence[str]) -> list[Operation]:
     """The operations at each `module:name`, where name is an `Operation` or several.
@@ -313,7 +316,10 @@ def import_object(spec: str, option: str) -> object:
         raise ValueError(f"{option} {spec!r} should be MODULE:NAME, like my_module:NAME")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        # behind all others: no file of this folder may stand in for an installed module
+        before = (i for i, place in enumerate(sys.path) if place in _FOLDERS)
+        sys.path.insert(min(before, default=len(sys.path)), here)
+        _FOLDERS.add(here)
     try:
         return getattr(importlib.import_module(module), name)
     except Exception as error:  # whatever the user's module does

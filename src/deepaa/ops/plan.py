@@ -39,6 +39,8 @@ MAX_CROP_SIDE = 2048
 BLENDS = ("contrast", "color", "brightness", "sharpness")
 MAX_PLANS = 16
 MAX_PLAN_BYTES = 1 << 29
+MAX_TABLE_BYTES = 96 << 20
+"""Of the maps of a plan, or as much as four images take: a policy file may ask for any number."""
 LARGEST_UNIFORM = 1 - 2**-24
 LINE = 6
 """Integers per image and layer: kind, four arguments, row of the table."""
@@ -100,15 +102,14 @@ def _affine_maps(matrix: tuple[float, ...], height: int, width: int) -> tuple[In
 def _rotate_maps(m: float, height: int, width: int) -> tuple[Ints, Ints]:
     angle, x, y = m % 360.0, _places(width), _places(height)
     terms = partial(_map, height, width)
-    turns = {
-        0: (terms(columns=x), terms(rows=y)),
-        180: (terms(columns=x[::-1]), terms(rows=y[::-1])),
-    }
-    if width == height:
-        turns[90] = (terms(rows=y[::-1]), terms(columns=x))
-        turns[270] = (terms(rows=y), terms(columns=x[::-1]))
-    if angle in turns:
-        return turns[int(angle)]
+    if angle == 0:
+        return terms(columns=x), terms(rows=y)
+    if angle == 180:
+        return terms(columns=x[::-1]), terms(rows=y[::-1])
+    if width == height and angle == 90:
+        return terms(rows=y[::-1]), terms(columns=x)
+    if width == height and angle == 270:
+        return terms(rows=y), terms(columns=x[::-1])
     radians = -math.radians(angle)
     cos, sin = round(math.cos(radians), 15), round(math.sin(radians), 15)
     minus_sin = round(-math.sin(radians), 15)
@@ -190,14 +191,17 @@ class _Rows:
 
     def __init__(self, table: Table, height: int, width: int) -> None:
         self.size = (height, width)
-        self.operations = table.operations
+        self.operations = {operation: i for i, operation in enumerate(table.operations)}
         self.lines: list[list[int]] = []
         self.variants: list[tuple[int, int]] = []
         self.cuts: list[tuple[float, float, float, float]] = []
-        self.maps_x: list[Ints] = []
-        self.maps_y: list[Ints] = []
+        # crops share one map for each offset, up to the largest pad
+        self.pad, terms = _most_pad(table), partial(_map, height, width)
+        offsets = [offset << 16 for offset in range(-self.pad, self.pad + 1)]
+        self.maps_x: list[Ints] = [terms(columns=_places(width) + o) for o in offsets]
+        self.maps_y: list[Ints] = [terms(rows=_places(height) + o) for o in offsets]
         self.lookups: list[Bytes] = []
-        self.grids: list[tuple[list[float], list[float], tuple[int, int, int, int]]] = []
+        self.grids: dict[Any, tuple[list[float], list[float], tuple[int, int, int, int]]] = {}
         for i, row in enumerate(table.rows):
             self.variants.append((1, 1))
             self.cuts.append((0, 0, 0, 0))
@@ -208,7 +212,7 @@ class _Rows:
         operation, m = row
         name, options = operation.name, dict[str, Any](operation.options)
         if operation.is_custom:
-            return Kind.CUSTOM, self.operations.index(operation), 0
+            return Kind.CUSTOM, self.operations[operation], 0
         if name in LOOKUP:
             self.lookups.append(LOOKUP[name](m or 0.0).astype(np.uint8))
             return Kind.LOOKUP, len(self.lookups) - 1, 0
@@ -219,32 +223,39 @@ class _Rows:
                 return Kind.IDENTITY, 0, 0
             self.cuts[-1] = measures
         if name == "resized_crop":
-            grid = shape_grids(*self.size, options["scale"], options["ratio"])
-            self.grids.append((*grid, fallback_box(*self.size, options["ratio"])))
-            return Kind.RESIZED_CROP, len(self.grids) - 1, 0
+            key = scale, ratio = options["scale"], options["ratio"]
+            if key not in self.grids:  # crops with equal options share theirs
+                box = fallback_box(*self.size, ratio)
+                self.grids[key] = (*shape_grids(*self.size, scale, ratio), box)
+            return Kind.RESIZED_CROP, list(self.grids).index(key), 0
         if name.upper() in Kind.__members__:
             return Kind[name.upper()], 0, 0
-        x, y = self._maps(name, m or 0.0, options)
+        if name == "crop":
+            pad = options["pad"]
+            self.variants[-1] = (2 * pad + 1, 2 * pad + 1)
+            return Kind.GEOMETRY, self.pad - pad, self.pad - pad
+        x, y = self._maps(name, m or 0.0)
         line = (Kind.GEOMETRY, len(self.maps_x), len(self.maps_y))
         self.maps_x += x
         self.maps_y += y
         self.variants[-1] = (len(x), len(y))
         return line
 
-    def _maps(self, name: str, m: float, options: dict[str, Any]) -> tuple[list[Ints], list[Ints]]:
+    def _maps(self, name: str, m: float) -> tuple[list[Ints], list[Ints]]:
         """The maps to x and to y that a row's uniform numbers choose from."""
         height, width = self.size
-        columns, rows, terms = _places(width), _places(height), partial(_map, height, width)
         if name == "flip":
-            return [terms(columns=columns), terms(columns=columns[::-1])], [terms(rows=rows)]
-        if name == "crop":
-            offsets = [offset << 16 for offset in range(-options["pad"], options["pad"] + 1)]
-            return (
-                [terms(columns=columns + offset) for offset in offsets],
-                [terms(rows=rows + offset) for offset in offsets],
-            )
+            places, terms = _places(width), partial(_map, height, width)
+            x_maps = [terms(columns=places), terms(columns=places[::-1])]
+            return x_maps, [terms(rows=_places(height))]
         x, y = GEOMETRY[name](m, height, width)
         return [x], [y]
+
+
+def _most_pad(table: Table) -> int:
+    """The largest pad of the table's crops, -1 without one."""
+    crops = (dict[str, Any](op.options) for op, _ in table.rows if op.name == "crop")
+    return max((options["pad"] for options in crops), default=-1)
 
 
 def make_plan(table: Table, channels: int, height: int, width: int, device: torch.device) -> Plan:
@@ -263,7 +274,7 @@ def make_plan(table: Table, channels: int, height: int, width: int, device: torc
     empty = np.zeros((1, width + height))
     crops: tuple[Tensor, ...] | None = None
     if rows.grids:
-        crops = tuple(send(part, np.float64) for part in zip(*rows.grids, strict=True))
+        crops = tuple(send(part, np.float64) for part in zip(*rows.grids.values(), strict=True))
     return Plan(
         table=table,
         kinds=kinds,
@@ -296,6 +307,14 @@ def _check(table: Table, channels: int, height: int, width: int) -> None:
         raise ValueError(
             f"resized_crop takes batches of at most {MAX_CROP_SIDE} pixels a side, and these are "
             f"{height} x {width}: resize first, or use a space without it"
+        )
+    used = [row.operation.name for row in table.rows]
+    maps = sum(2 * (name in GEOMETRY) + 3 * (name == "flip") for name in used)
+    maps += 2 * max(0, 2 * _most_pad(table) + 1)
+    if (size := 4 * maps * (height + width)) > max(MAX_TABLE_BYTES, 4 * channels * side * side):
+        raise ValueError(
+            f"the table of {len(table):,} rows would take {size / 1e6:,.0f} MB for images of "
+            f"{height} x {width}: resize first, or use a policy of fewer rows and smaller crops"
         )
     luma = sorted(names & {"color", "contrast"})
     if luma and channels not in (1, 3):

@@ -120,7 +120,7 @@ class Operation:
     low: float | None = None
     high: float | None = None
     neutral: float | None = None
-    options: Mapping[str, Option] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Option] = field(default_factory=dict)
     uniforms: int = 0
     pil: PilKernel | None = field(default=None, repr=False)
     batched: BatchKernel | None = field(default=None, repr=False)
@@ -184,6 +184,10 @@ class Operation:
         if self.uniforms not in (0, spec.uniforms):
             raise ValueError(f"{self.name} takes {spec.uniforms} uniforms, got {self.uniforms}")
         return spec
+
+    def __hash__(self) -> int:
+        """With the options: operations of a file may differ in nothing else."""
+        return hash((self.name, self.low, self.high, self.neutral, frozenset(self.options.items())))
 
     @property
     def is_custom(self) -> bool:

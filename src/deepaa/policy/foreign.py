@@ -8,10 +8,9 @@ from __future__ import annotations
 import io
 import math
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
@@ -19,10 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from deepaa.files import Archive, Header, listed as listed_names
 from deepaa.ops import BUILTIN, CIFAR, CIFAR_MEAN, IMAGENET, PIXEL, Operation, Row, Space, Table
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import IDENTITY, Chain, Layers
-from deepaa.policy.strict_json import PolicyFileError, Value, parse, shown
+from deepaa.policy.strict_json import (
+    MAX_CHAINS,
+    MAX_PARTS,
+    MAX_PHASES,
+    MAX_ROWS,
+    PolicyFileError,
+    Value,
+    parse,
+    shown,
+)
 
 Array = npt.NDArray[Any]
 
@@ -37,16 +46,21 @@ _BY_PLAIN_NAME = {_plain(name): name for name in BUILTIN}
 
 # The authors' archives
 
-MAX_ARRAY_BYTES = 64 << 20
-"""Unpacked size of an array; a small archive may claim more."""
+MAX_ARRAY_BYTES = 8 << 20
+"""Unpacked size of an array; a small archive may hold more."""
 MAX_LEVELS = 10_000
+MAX_NAMES = 100
 ZIP = b"PK\x03\x04"  # how an archive begins
 FLOAT32_SUM = 1e-5
 """How far from 1 a layer stored in float32 may sum."""
-DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, OSError, EOFError, RuntimeError)
-"""How zip, zlib and numpy's header parser complain about a damaged archive."""
-_ARRAYS = {"policy_probs": "f", "ops": "iu", "mags": "iu", "l_mags": "iu", "op_names": "U"}
-"""The arrays of an archive, and the kinds of numbers that they hold."""
+_ARRAYS = {
+    "policy_probs": ("f", "fractions", MAX_PARTS),
+    "ops": ("iu", "integers", MAX_ROWS),
+    "mags": ("iu", "integers", MAX_ROWS),
+    "l_mags": ("iu", "integers", MAX_ROWS),
+    "op_names": ("U", "text", MAX_NAMES),
+}
+"""The arrays of an archive: the kinds of numbers that they hold, in words, and how many."""
 # The authors' names where ours differ by more than spelling; their search and files vary a little.
 _AUTHORS_NAMES: Mapping[str, str] = {
     "RandFlip": "flip",
@@ -70,12 +84,15 @@ def read_npz(data: bytes, source: str) -> Policy:
         if arrays["op_names"].ndim != 1:
             raise ValueError(f"has shape {arrays['op_names'].shape}, expected a list of names")
         names = [str(name) for name in arrays["op_names"]]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{shown(twice)} appears twice")
         space = IMAGENET if any("RandResizeCrop" in name for name in names) else CIFAR
         operations = [_authors_operation(name, space) for name in names]
     levels = int(arrays["l_mags"].flat[0]) if arrays["l_mags"].size == 1 else 0
     if not 2 <= levels <= MAX_LEVELS:
         raise about["l_mags"].error(
-            f"expected one number of levels, 2 to {MAX_LEVELS}, got {arrays['l_mags']}"
+            f"expected one number of levels, 2 to {MAX_LEVELS}, got "
+            f"{np.array2string(arrays['l_mags'], threshold=5)}"
         )
     rows = arrays["ops"].size
     for key, most in (("ops", len(names)), ("mags", levels)):
@@ -99,48 +116,27 @@ def _arrays(data: bytes, source: str, about: Mapping[str, Value]) -> dict[str, A
     """The arrays of an archive; `about` gives the errors of each."""
     found = {}
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except DAMAGE as error:
-        raise PolicyFileError(f"{source}: not an .npz file, or a damaged one ({error})") from None
-    for key, kinds in _ARRAYS.items():
-        try:
-            found[key] = _array(archive, key, kinds)
-        except KeyError:
-            has = ", ".join(name.removesuffix(".npy") for name in archive.namelist()[:10])
-            raise PolicyFileError(
-                f"{source}: array {key!r} is missing; the file has {has or 'none'}"
-            ) from None
-        except DAMAGE as error:
-            raise about[key].error(str(error)) from None
+        archive = Archive(io.BytesIO(data))
+    except ValueError as error:
+        raise PolicyFileError(f"{source}: {error}") from None
+    for key in _ARRAYS:
+        if key not in archive.files:
+            has = listed_names(archive.files) or "none"
+            raise PolicyFileError(f"{source}: array {key!r} is missing; the file has {has}")
+        with about[key].checks():
+            found[key] = archive.read(key, partial(_check_array, key))
     return found
 
 
-def _array(archive: zipfile.ZipFile, key: str, kinds: str) -> Array:
-    """An array of the archive; nothing is unpickled."""
-    entry = archive.getinfo(f"{key}.npy")
-    if entry.file_size > MAX_ARRAY_BYTES:
-        raise ValueError(f"{entry.file_size:,} bytes; at most {MAX_ARRAY_BYTES:,} are read")
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ValueError("is packed in a way that numpy does not use")
-    data = archive.read(entry)
-    stream = io.BytesIO(data)
-    try:
-        is_first = np.lib.format.read_magic(stream) == (1, 0)
-        read_header = "read_array_header_1_0" if is_first else "read_array_header_2_0"
-        shape, _, dtype = getattr(np.lib.format, read_header)(stream)
-    # the header is a Python literal, and numpy lets tokeniser, parser and its own errors through
-    except Exception as error:
-        raise ValueError("its header cannot be read") from error
-    if dtype.hasobject:
-        raise ValueError("holds Python objects, which are never unpickled")
-    if dtype.kind not in kinds:
-        raise ValueError(f"has type {dtype}")
-    # numpy would allocate what the header claims before it finds the data missing
-    if math.prod(shape) * dtype.itemsize != len(data) - stream.tell():
-        raise ValueError(f"its header promises shape {shape}, which its data do not fill")
-    stream.seek(0)
-    array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-    return array
+def _check_array(key: str, header: Header) -> None:
+    """Refuse an array of another kind, or a larger one than any policy has."""
+    kinds, words, most = _ARRAYS[key]
+    if header.dtype.kind not in kinds:
+        raise ValueError(f"has type {str(header.dtype)[:60]}, expected {words}")
+    if header.bytes > MAX_ARRAY_BYTES:
+        raise ValueError(f"{header.bytes:,} bytes; at most {MAX_ARRAY_BYTES:,} are read")
+    if (count := math.prod(header.shape)) > most:
+        raise ValueError(f"{count:,} entries; at most {most:,} are read")
 
 
 def _authors_operation(text: str, space: Space) -> Operation:
@@ -198,12 +194,16 @@ def read_sub_policies(document: Value) -> Policy:
         fields = dict(document.entries())
         listed = fields.pop("sub_policies")
         info = {key: value.text() for key, value in fields.items()}
-    chains = [_chain(policy) for policy in listed.items("sub-policy", first=1)]
+    chains = [_chain(policy) for policy in listed.items("sub-policy", first=1, most=MAX_CHAINS)]
     if not chains:
         raise listed.error("no sub-policies")
     depth = max(map(len, chains))
     if not depth:
         raise listed.error("every sub-policy is empty")
+    if (slots := depth * len(chains)) > MAX_PARTS:  # the shorter ones are filled up
+        raise listed.error(f"{slots:,} operations with those of the longest, at most {MAX_PARTS:,}")
+    if (rows := len({row for chain in chains for row, _ in chain})) >= MAX_ROWS:
+        raise listed.error(f"{rows:,} different rows; at most {MAX_ROWS:,} are read")
     padded = [chain + [(IDENTITY, 0.0)] * (depth - len(chain)) for chain in chains]
     return Policy.of_chains({0: [(chain, 1 / len(chains)) for chain in padded]}, info)
 
@@ -239,7 +239,7 @@ def _step(step: Value) -> tuple[Row, float]:
 
 SEARCH_EPOCHS = 200
 """Epochs of the search on CIFAR-10; the log does not say."""
-MAX_LINES = 10_000
+MAX_LINES = 2_000
 TOP_LEVEL = 10
 SIDE = 32
 """Translations are in pixels of a CIFAR image."""
@@ -301,7 +301,13 @@ def read_log(text: str, source: str, over: int = SEARCH_EPOCHS) -> Policy:
             f"{source}: a change at epoch {updates[-1].epoch} of a search of {over} epochs"
         )
     phases = {0: updates[0].old} | {update.epoch: update.new for update in updates}
-    schedule = {epoch: _mixture(numbers) for epoch, numbers in phases.items()}
+    if len(phases) > MAX_PHASES:
+        raise PolicyFileError(f"{source}: {len(phases):,} phases; at most {MAX_PHASES:,} are read")
+    schedule, count = {}, 0
+    for epoch, numbers in phases.items():
+        schedule[epoch] = _mixture(numbers)
+        if (count := count + len(schedule[epoch])) > MAX_CHAINS:
+            raise PolicyFileError(f"{source}: more than {MAX_CHAINS:,} chains over all phases")
     return Policy.of_chains(schedule, {"imported from": "a schedule of PBA"})
 
 
@@ -313,9 +319,10 @@ def _update(line: Value) -> Update:
 
 
 def _numbers(listed: Value) -> list[int]:
+    count = 4 * len(NAMES)
+    if isinstance(listed.value, list) and len(listed.value) != count:
+        raise listed.error(f"{len(listed.value)} numbers, expected {count}")
     items = listed.items("number")
-    if len(items) != 4 * len(NAMES):
-        raise listed.error(f"{len(items)} numbers, expected {4 * len(NAMES)}")
     return [item.integer(0, TOP_LEVEL) for item in items]
 
 

@@ -17,10 +17,26 @@ import torch
 from deepaa.ops import BUILTIN, Operation, Option, Row, Table
 from deepaa.policy.policy import MAX_DEPTH, Policy
 from deepaa.policy.stages import SUM_TOLERANCE, Chains, Layers, Slots, Stage, check_sum
-from deepaa.policy.strict_json import MAX_INT, SURROGATE, PolicyFileError, Value, shown
+from deepaa.policy.strict_json import (
+    MAX_BYTES,
+    MAX_CHAINS,
+    MAX_CROPS,
+    MAX_INT,
+    MAX_OPERATIONS,
+    MAX_PARTS,
+    MAX_PHASES,
+    MAX_ROWS,
+    SURROGATE,
+    PolicyFileError,
+    Value,
+    count_parts,
+    shown,
+)
 from deepaa.runs import write_file
 
 FORMAT, VERSION = "deepaa-policy", 1
+MAX_LISTED = 256
+"""Numbers in one option of an operation."""
 MOST = 1 + SUM_TOLERANCE
 """A single probability may be that large, since sums are allowed to."""
 
@@ -31,6 +47,7 @@ MOST = 1 + SUM_TOLERANCE
 def save_policy(policy: Policy, path: str | Path) -> None:
     """Write `policy` to `path`: the whole new file appears there, or the old one stays."""
     text = dumps(policy)
+    _check_size(policy, text, path)
     target = Path(path).resolve()  # a link stays a link, and its target is replaced
     if not target.parent.is_dir():
         raise PolicyFileError(f"{path}: the folder {target.parent} does not exist")
@@ -39,6 +56,23 @@ def save_policy(policy: Policy, path: str | Path) -> None:
     if target.is_dir():
         raise PolicyFileError(f"{path}: a folder, expected the path of a file")
     write_file(target, text.encode())
+
+
+def _check_size(policy: Policy, text: str, path: str | Path) -> None:
+    """Refuse a policy that could not be read again."""
+    stages = [stage for phase in policy.phases for stage in phase.stages]
+    operations = policy.table.operations
+    for count, most, what in (
+        (len(operations), MAX_OPERATIONS, "operations"),
+        (sum(op.name == "resized_crop" for op in operations), MAX_CROPS, "resized crops"),
+        (len(policy.table), MAX_ROWS, "rows"),
+        (len(policy.phases), MAX_PHASES, "phases"),
+        (sum(len(s.weights) for s in stages if isinstance(s, Chains)), MAX_CHAINS, "chains"),
+        (count_parts(text), MAX_PARTS, "numbers, lists and objects"),
+        (len(text.encode()), MAX_BYTES, "bytes"),
+    ):
+        if count > most:
+            raise PolicyFileError(f"{path}: {count:,} {what}; a policy file has at most {most:,}")
 
 
 def dumps(policy: Policy) -> str:
@@ -133,10 +167,13 @@ def read_document(document: Value, operations: Sequence[Operation] = ()) -> Poli
     )
     notes = {key: value.text() for key, value in info.entries()}
     table = _table(_operations(listed, operations), rows)
-    items = phases.items("phase", first=1)
+    items = phases.items("phase", first=1, most=MAX_PHASES)
     if len(items) == 1:  # most policies have one phase, and then errors need not name it
         items = [replace(items[0], path=())]
     schedule = [_phase(item, table) for item in items]
+    stages = [stage for _, parts in schedule for stage in parts]
+    if (count := sum(len(s.weights) for s in stages if isinstance(s, Chains))) > MAX_CHAINS:
+        raise phases.error(f"{count:,} chains; at most {MAX_CHAINS:,} are read")
     with phases.checks():
         return Policy(table, schedule=schedule, info=notes)
 
@@ -158,7 +195,7 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
     if len(kernels) != sum(operation.is_custom for operation in own):
         raise ValueError("operations holds two operations of one name")
     found = []
-    for item in listed.items("operation"):
+    for item in listed.items("operation", most=MAX_OPERATIONS):
         name, low, high, neutral, options = item.fields("name", "low", "high", "neutral", "options")
         settings: dict[str, Any] = {
             "low": low.number_or_null(),
@@ -176,6 +213,9 @@ def _operations(listed: Value, own: Sequence[Operation]) -> list[Operation]:
             found.append(replace(given, **settings) if given else Operation(name.value, **settings))
     if not found:
         raise listed.error("a policy needs at least one operation")
+    crops = {operation for operation in found if operation.name == "resized_crop"}
+    if len(crops) > MAX_CROPS:
+        raise listed.error(f"{len(crops)} different resized crops; at most {MAX_CROPS} are read")
     return found
 
 
@@ -185,14 +225,14 @@ def _option(value: Value) -> Option:
         return value.text()
     if found is None or isinstance(found, bool):
         return found
-    for item in value.items("item") if isinstance(found, list) else (value,):
+    for item in value.items("item", most=MAX_LISTED) if isinstance(found, list) else (value,):
         item.number()
     return tuple(found) if isinstance(found, list) else found
 
 
 def _table(operations: Sequence[Operation], rows: Value) -> Table:
     found = []
-    for item in rows.items("row"):
+    for item in rows.items("row", most=MAX_ROWS):
         index, magnitude = item.parts("operation", "magnitude")
         operation = operations[index.integer(0, len(operations) - 1)]
         found.append(Row(operation, magnitude.number_or_null()))
@@ -236,18 +276,29 @@ def _layers(layers: Value, before: int, width: int) -> Layers:
             raise line.error(
                 f"holds {len(line.value)} probabilities, but the table has {width} rows"
             )
-        found.append([share.number(0.0, MOST) for share in line.items("row")])
+        found.append(_shares(line))
         with line.checks():
             check_sum(found[-1], "sums")
     return Layers(torch.tensor(found, dtype=torch.float64).view(len(found), width))
 
 
+def _shares(line: Value) -> list[float]:
+    """The probabilities of a layer."""
+    listed = line.value
+    # a policy may have thousands; what is wrong with one is said by the check of that one
+    plain = isinstance(listed, list) and set(map(type, listed)) <= {int, float}
+    if plain and all(0 <= share <= MOST for share in listed):
+        return list(map(float, listed))
+    return [share.number(0.0, MOST) for share in line.items("row")]
+
+
 def _chains(chains: Value, before: int, table: Table) -> Chains:
     found: list[tuple[Slots, float]] = []
-    for part in chains.items("chain", first=1):
+    gated = table.identity is not None
+    for part in chains.items("chain", first=1, most=MAX_CHAINS):
         weight, slots = part.fields("weight", "slots")
         _check_depth(chains, before, slots)
-        chain = [_slot(slot, table) for slot in slots.items("slot", first=1)]
+        chain = _slots(slots, len(table), gated=gated)
         if not chain or len(chain) != len(found[0][0] if found else chain):
             expected = f"{len(found[0][0])} as in chain 1" if found else "at least one"
             raise part.error(f"has {len(chain)} slots, expected {expected}")
@@ -259,9 +310,12 @@ def _chains(chains: Value, before: int, table: Table) -> Chains:
     return Chains.of(found)
 
 
-def _slot(slot: Value, table: Table) -> tuple[int, float]:
-    row, gate = slot.parts("row", "gate")
-    found = (row.integer(0, len(table) - 1), gate.number(0.0, 1.0))
-    if found[1] < 1 and table.identity is None:
-        raise slot.error("a gate below 1 needs an identity row in the table")
+def _slots(slots: Value, rows: int, *, gated: bool) -> list[tuple[int, float]]:
+    """The slots of a chain; `gated` says whether the table has what a closed gate applies."""
+    found = []
+    for slot in slots.items("slot", first=1):
+        row, gate = slot.parts("row", "gate")
+        found.append((row.integer(0, rows - 1), gate.number(0.0, 1.0)))
+        if found[-1][1] < 1 and not gated:
+            raise slot.error("a gate below 1 needs an identity row in the table")
     return found

@@ -194,10 +194,9 @@ def parse_policy_ref(source: str | Path) -> PolicyRef:
         form = next(form for form in FORMS if form.startswith(f"{name}:"))
         raise PolicyFileError(f"{source}: needs a policy behind it: {form}")
     if name == SIMPLE:
-        inner = parse_policy_ref(rest)
-        if inner.first_layer:
-            raise PolicyFileError(f"{source}: {SIMPLE} is given twice")
-        return replace(inner, text=source, first_layer=True)
+        if rest.partition(":")[0] == SIMPLE:  # before going deeper: there may be thousands
+            raise PolicyFileError(f"{source[:80]}: {SIMPLE} is given twice")
+        return replace(parse_policy_ref(rest), text=source, first_layer=True)
     if name == PBA:
         path, comma, over = rest.rpartition(",over=")
         given = {"over": _parse_value("over", over, source)} if comma else {}

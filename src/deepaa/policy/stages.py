@@ -25,6 +25,8 @@ IDENTITY = Row(Operation("identity"), None)
 SUM_TOLERANCE = 1e-6
 MAX_SIGNS = 4096
 """Combinations of signs that `symmetric` spells out for one chain."""
+MAX_SIGNED = 500_000
+"""Slots of all of them together."""
 
 
 def _float64(values: Any) -> Tensor:
@@ -213,6 +215,8 @@ class Chains:
                 raise ValueError(
                     f"a chain has {count} combinations of signs; symmetric() takes {MAX_SIGNS}"
                 )
+            if (len(pairs) + count) * self.depth > MAX_SIGNED:
+                raise ValueError(f"the chains have more than {MAX_SIGNED:,} slots with both signs")
             pairs += [(way, weight / count) for way in product(*ways)]
         return Chains.of(pairs)
 

@@ -5,10 +5,10 @@ Errors name the file and the place. What a policy is, `deepaa.policy.format` kno
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import re
-import stat
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deepaa.files import read_regular
+
 MAX_INT = 2**53
 """Integers up to here are the same number in every language that reads JSON."""
-MAX_BYTES = 64 << 20
+MAX_BYTES = 16 << 20
 """Larger files are refused before they are read."""
-MAX_PARTS = 2_000_000
-"""Lists and objects in a file; a few bytes each, but hundreds once they are read."""
+MAX_PARTS = 500_000
+"""Numbers, lists and objects in a file: a few bytes each, but hundreds once they are read."""
+MAX_ROWS = 10_000
+"""Of a table; each has constants for every size of images."""
+MAX_OPERATIONS = 1_000
+MAX_CROPS = 64
+"""Resized crops with other options; each has tables of its own and is drawn for every image."""
+MAX_PHASES = 1_000
+MAX_CHAINS = 100_000
+"""Over all phases."""
+MAX_REASON = 500
+"""Characters of a message, which may quote what the file says."""
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character, which JSON can spell and UTF-8 cannot hold."""
 
@@ -33,30 +45,30 @@ class PolicyFileError(ValueError):
 def read_bytes(path: Path) -> bytes:
     """The bytes of a regular file that is not too large; a run's folder means its policy."""
     try:
-        if (inside := path / "policy.json").is_file():
-            path = inside
-        status = path.stat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES:
-            return path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a NUL in the name
+        if path.is_dir() and ((inside := path / "policy.json").exists() or inside.is_symlink()):
+            return read_regular(inside, MAX_BYTES)
+        return read_regular(path, MAX_BYTES, links=True)
+    except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
-        raise PolicyFileError(f"{path}: cannot be read: {error.strerror}") from error
-    if stat.S_ISDIR(status.st_mode):
-        raise PolicyFileError(f"{path}: a folder, expected a policy file")
-    if not stat.S_ISREG(status.st_mode):
-        raise PolicyFileError(f"{path}: not a regular file")
-    raise PolicyFileError(
-        f"{path}: {status.st_size:,} bytes; a policy file has at most {MAX_BYTES:,}"
-    )
+        reason = str(error.strerror).replace("a regular file", "a policy file")
+        ours = error.errno in (errno.EINVAL, errno.EFBIG)
+        raise PolicyFileError(
+            f"{error.filename}: {reason}" if ours else f"{path}: cannot be read: {reason}"
+        ) from error
 
 
-class _Object(dict[str, Any]):
-    """A JSON object that remembers the keys it was given twice."""
+class _Repeated(dict[str, Any]):
+    """A JSON object that gives keys twice; the others are plain dicts."""
 
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
-        self.twice = [k for k, n in Counter(key for key, _ in pairs).items() if n > 1]
+        self.twice = next(k for k, n in Counter(key for key, _ in pairs).items() if n > 1)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Repeated(pairs)
 
 
 def _integer(digits: str) -> int:
@@ -64,19 +76,24 @@ def _integer(digits: str) -> int:
     return int(digits) if len(digits) <= 20 else 10**20
 
 
+def count_parts(text: str) -> int:
+    """At least the numbers, lists and objects in JSON: each takes a comma or a bracket."""
+    return sum(map(text.count, ",[{"))
+
+
 def parse(text: str, source: str) -> Value:
     """The document in `text`; NaN, infinity and repeated keys are left for the checks to find."""
-    if not text.strip():
+    if not text or text.isspace():
         raise PolicyFileError(f"{source}: the file is empty")
-    if (parts := text.count("[") + text.count("{")) > MAX_PARTS:
+    if (parts := count_parts(text)) > MAX_PARTS:
         raise PolicyFileError(
-            f"{source}: {parts:,} lists and objects; at most {MAX_PARTS:,} are read"
+            f"{source}: {parts:,} numbers, lists and objects; at most {MAX_PARTS:,} are read"
         )
     try:
-        document = json.loads(text, object_pairs_hook=_Object, parse_int=_integer)
+        document = json.loads(text, object_pairs_hook=_object, parse_int=_integer)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
-        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+        cut = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
         reason = "the file is cut short" if cut else "not JSON"
         raise PolicyFileError(f"{source}: {at}: {reason} ({error.msg})") from None
     except RecursionError:
@@ -95,7 +112,8 @@ class Value:
     def error(self, reason: str) -> PolicyFileError:
         """The error to raise about this piece."""
         place = f"{', '.join(self.path)}: " if self.path else ""
-        return PolicyFileError(f"{self.source}: {place}{reason}")
+        cut = reason if len(reason) <= MAX_REASON else f"{reason[:MAX_REASON]}..."
+        return PolicyFileError(f"{self.source}: {place}{cut}")
 
     @contextmanager
     def checks(self) -> Iterator[None]:
@@ -129,17 +147,22 @@ class Value:
         for name, value in self._checked_object().items():
             yield self.at("a key", name).text(), self.at(f"key {shown(name)}", value)
 
-    def _checked_object(self) -> _Object:
-        if not isinstance(self.value, _Object):
+    def _checked_object(self) -> dict[str, Any]:
+        if not isinstance(self.value, dict):
             raise self.wrong("an object {...}")
-        if self.value.twice:
-            raise self.error(f"key {shown(self.value.twice[0])} appears twice")
+        if isinstance(self.value, _Repeated):
+            raise self.error(f"key {shown(self.value.twice)} appears twice")
         return self.value
 
-    def items(self, label: str, first: int = 0) -> list[Value]:
-        """The values of a list; errors call item i `label` i, in place of the list's key."""
+    def items(self, label: str, first: int = 0, most: int = MAX_PARTS) -> list[Value]:
+        """The values of a list; errors call item i `label` i, in place of the list's key.
+
+        More than `most` are refused before there is an object for each.
+        """
         if not isinstance(self.value, list):
             raise self.wrong("a list")
+        if len(self.value) > most:
+            raise self.error(f"{len(self.value):,} entries; at most {most:,} are read")
         path = self.path[:-1] if self.path and self.path[-1].startswith("key ") else self.path
         return [
             Value(value, self.source, (*path, f"{label} {i}"))
@@ -193,5 +216,6 @@ def shown(value: Any) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    shown = json.dumps(value)
+    # a text is cut first: a long one would be spelled out whole
+    shown = json.dumps(value[:61] if isinstance(value, str) else value)
     return shown if len(shown) <= 60 else f"{shown[:56]}..."

@@ -31,7 +31,12 @@ from deepaa.report.page import (
     make_page as make_page,
     originals_of as originals_of,
 )
-from deepaa.report.pictures import Originals as Originals, preview_grid as preview_grid
+from deepaa.report.pictures import (
+    Originals as Originals,
+    named_images as named_images,
+    png_bytes as png_bytes,
+    preview_grid as preview_grid,
+)
 from deepaa.report.policy_tables import (
     Renderable as Renderable,
     as_dict as as_dict,

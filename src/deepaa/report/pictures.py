@@ -28,6 +28,13 @@ OUTLINE = (208, 215, 222)
 """Around each picture, so that a white one has an edge."""
 
 
+def png_bytes(picture: PilImage) -> bytes:
+    """The content of a PNG file, to be written whole or not at all."""
+    stream = io.BytesIO()
+    picture.save(stream, "png")
+    return stream.getvalue()
+
+
 # For a page
 
 
@@ -79,6 +86,13 @@ def find_originals(
             reason = " ".join(str(error).split())
             origin = f"The images of the search cannot be found again, so {INSTEAD}. ({reason})"
     return Originals(load_images(None, count), origin)
+
+
+def named_images(config: Mapping[str, Any]) -> str | None:
+    """The folder or file of images that a run names, which may lie anywhere; None for others."""
+    entry = config.get("source", {}).get("data") or {}
+    place = str(entry.get("data", ""))
+    return place if Path(place).is_absolute() else None
 
 
 def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:

@@ -13,6 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from deepaa.files import printable
 from deepaa.policy import Layers, Policy, Stage
 
 SHOWN_MAGNITUDES = 3
@@ -358,11 +359,10 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
     rows = plural(table.transformations, "transformation")
     size = f": {layers} over {rows} of {plural(table.operations, 'operation')}"
     if len(table.epochs) > 1:
-        starts = ", ".join(map(str, table.epochs))
-        size += f"; epoch {table.epoch} of phases that start at {starts}"
+        size += f"; epoch {table.epoch} of phases that start at {', '.join(map(str, table.epochs))}"
     yield Text.assemble((PurePath(table.name).name, "bold cyan"), size)
     for key, value in sorted(table.info.items()):
-        yield Text(f"  {key}: {value}", style="dim")
+        yield Text(printable(f"  {key}: {value}"[:2000], keep="\n"), style="dim")
     for name, layer in alike_layers(table.layers):
         yield from _layer_lines(name, layer, ascii_only)
     if not table.layers:

@@ -139,7 +139,8 @@ def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
 
 def peak_memory(records: Iterable[Record]) -> float | None:
     """Most GB of the GPU that a search had in use; None where nobody looked."""
-    return max((r["memory"] for r in records if r.get("memory") is not None), default=None)
+    layers = (r for r in records if r.get("kind") == "layer")
+    return max((r["memory"] for r in layers if r.get("memory") is not None), default=None)
 
 
 # Trainings

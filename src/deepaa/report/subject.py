@@ -12,11 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 
+from deepaa.files import read_regular
 from deepaa.ops import Operation, import_operations
 from deepaa.policy import Layers, Policy, load_policy
 from deepaa.report.contest import ContestView, contest_table
+from deepaa.report.records import check_config, checked_provenance, checked_records
 from deepaa.runs import (
     CONFIG,
     CONTEST,
@@ -27,15 +29,18 @@ from deepaa.runs import (
     PREVIOUS,
     PROVENANCE,
     RunError,
+    checks_state,
     is_in_use,
     read_config,
     read_history,
     read_json,
 )
-from deepaa.search import Settings
+from deepaa.search import ProtectionRecord, Settings
 
 Status = Literal["policy", "finished", "running", "stopped", "contest running", "contest stopped"]
 """A contest runs or was stopped when the search before it has ended."""
+MAX_STATE_BYTES = 1 << 34
+"""Of a checkpoint that is shown."""
 CONTEST_KIND = "contest"
 """Of a run of `deepaa contest`, in its config.json."""
 
@@ -89,14 +94,15 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
             f"{folder}: this run is a training; show it beside a policy: "
             f"deepaa report POLICY --results {folder}"
         )
+    check_config(config, folder / CONFIG)
     subject = Subject(
         source,
         status_of(folder),
         None,
         folder=folder,
         config=config,
-        records=tuple(read_history(folder)),
-        provenance=_optional(folder / PROVENANCE),
+        records=checked_records(read_history(folder), folder / HISTORY),
+        provenance=checked_provenance(_optional(folder / PROVENANCE)),
     )
     subject, found = _with_contest(subject, folder, own)
     try:
@@ -133,17 +139,21 @@ def _with_layers(subject: Subject, folder: Path, own: Sequence[Operation]) -> Su
     """The subject with the layers of its newest checkpoint, the unfinished one among them."""
     state: dict[str, torch.Tensor] = {}
     for name in (NEWEST.state, PREVIOUS.state):
-        with suppress(OSError, SafetensorError):  # the run may be replacing it just now
-            state = state or load_file(folder / name)
+        with suppress(OSError, SafetensorError, ValueError):  # it may be replaced just now
+            state = state or load(read_regular(folder / name, MAX_STATE_BYTES))
     if "search.found" not in state:
         return subject
     settings = Settings.from_json(subject.config, own)
     kept = state["search.found"]
     unfinished = None
-    if not bool(state["search.done"]):
-        kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
-        unfinished = len(kept)
-    policy = Policy(settings.space, Layers(kept / kept.sum(1, keepdim=True)))
+    with checks_state(folder):
+        space = settings.space
+        if "protection" in state:
+            space = ProtectionRecord.from_tensor(state["protection"]).protection.space(space)
+        if not bool(state["search.done"]):
+            kept = torch.cat((kept, state["search.logits"].softmax(0)[None]))
+            unfinished = len(kept)
+        policy = Policy(space, Layers(kept / kept.sum(1, keepdim=True)))
     if settings.search.symmetric:
         policy = policy.symmetric()
     return subject._replace(policy=policy, unfinished=unfinished)

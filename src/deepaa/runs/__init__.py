@@ -7,13 +7,16 @@ from deepaa.runs.checkpoint import (
     HISTORY as HISTORY,
     NEWEST as NEWEST,
     PREVIOUS as PREVIOUS,
-    RunError as RunError,
-    checksum as checksum,
     read_history as read_history,
-    read_json as read_json,
     to_bytes as to_bytes,
     write_file as write_file,
     write_json as write_json,
+)
+from deepaa.runs.json_text import (
+    RunError as RunError,
+    checksum as checksum,
+    parsed as parsed,
+    read_json as read_json,
 )
 from deepaa.runs.process import (
     ProgressLine as ProgressLine,
@@ -41,9 +44,18 @@ from deepaa.runs.run import (
 from deepaa.runs.settings import (
     ADDED as ADDED,
     apply_changes as apply_changes,
+    checked_value as checked_value,
     from_plain as from_plain,
     parse_changes as parse_changes,
+    record_of as record_of,
+    short as short,
+    stored as stored,
     to_plain as to_plain,
     to_record as to_record,
 )
 from deepaa.runs.tensorboard import FOLDER as FOLDER, TensorBoardLog as TensorBoardLog
+from deepaa.runs.trust import (
+    check_named as check_named,
+    check_named_model as check_named_model,
+    checks_state as checks_state,
+)

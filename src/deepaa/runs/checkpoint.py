@@ -13,7 +13,6 @@ import errno
 import hashlib
 import json
 import logging
-import math
 import os
 import re
 import secrets
@@ -27,6 +26,17 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from deepaa.files import open_regular, read_regular
+from deepaa.runs.json_text import (
+    MAX_JSON_BYTES,
+    RunError,
+    checksum,
+    parsed,
+    read_json,
+    to_json,
+)
+from deepaa.runs.settings import stored
+
 DRAFT = re.compile(r"\..+-[0-9a-f]{16}\.tmp")
 """Names of files that were being written; a killed process leaves them behind."""
 HISTORY = "history.jsonl"
@@ -34,10 +44,6 @@ HISTORY = "history.jsonl"
 # What file systems answer that cannot flush a folder; there is nothing more to do about it there.
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF)
 _LOGGER = logging.getLogger(__name__)
-
-
-class RunError(ValueError):
-    """A run folder that cannot be used; the message names the folder and the reason."""
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -80,54 +86,9 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-def to_json(value: object, place: str, *, indent: int | None = None) -> str:
-    """`value` as strict JSON; `place` says in errors what it is.
-
-    Raises:
-        ValueError: A number is NaN or infinite.
-        TypeError: A value has no form in JSON, or a key is no text.
-    """
-    _check(value, place)
-    return json.dumps(value, allow_nan=False, indent=indent)
-
-
-def _check(value: object, place: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{place}: {value} has no form in JSON; write None for no value")
-    if isinstance(value, Mapping):
-        for key, part in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"{place}: the key {key!r} is no text")
-            _check(part, f"{place}, {key}")
-    elif isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            _check(part, f"{place}, {i}")
-    elif not isinstance(value, str | int | float | None):
-        kind = type(value).__name__
-        raise TypeError(f"{place}: {kind} has no form in JSON; give text, numbers, lists or dicts")
-
-
-def checksum(plain: object) -> str:
-    """The SHA-256 of a value that JSON gave back, whatever the order of its names."""
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-
-
 def write_json(path: Path, value: object) -> None:
     """Put `value` at `path` as JSON that people can read, whole or not at all."""
     write_file(path, f"{to_json(value, path.name, indent=2)}\n".encode())
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        value = json.loads(path.read_bytes())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # also text that is no UTF-8
-        raise RunError(f"{path}: damaged, not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise RunError(f"{path}: damaged, expected an object")
-    return value
 
 
 class Mark(NamedTuple):
@@ -150,13 +111,26 @@ class History:
     def __init__(self, folder: Path, mark: Mark) -> None:
         """Open the file in `folder`, which need not exist."""
         self.path = folder / HISTORY
-        self.path.touch()
+        self._open()
+        if os.fstat(self._file.fileno()).st_nlink > 1:
+            # a file of the run alone: what is appended should not appear under the other name
+            content = self._file.read()
+            self._file.close()
+            write_file(self.path, content)
+            self._open()
         self.cut(mark)
-        self._file = self.path.open("ab", buffering=0)
+
+    def _open(self) -> None:
+        try:
+            descriptor = open_regular(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        except OSError as error:
+            raise RunError(f"{self.path}: cannot be written: {error.strerror}") from error
+        self._file = os.fdopen(descriptor, "r+b", buffering=0)
 
     def cut(self, mark: Mark) -> None:
         """Drop the lines after `mark`: the run repeats the steps they came from."""
-        content = self.path.read_bytes()
+        self._file.seek(0)
+        content = self._file.read()
         lines = content.split(b"\n")[:-1][: mark.lines]  # the last is empty, or torn by a kill
         kept = b"".join(line + b"\n" for line in lines)
         self._digest = hashlib.sha256(kept)
@@ -170,7 +144,7 @@ class History:
                 "" if self._lines < mark.lines else " but differ",
             )
         if len(kept) != len(content):
-            os.truncate(self.path, len(kept))
+            os.ftruncate(self._file.fileno(), len(kept))
 
     def append(self, record: dict[str, Any]) -> None:
         """Add one line; it is out of this process at once, and on disk with the next state."""
@@ -203,12 +177,17 @@ def read_history(folder: str | Path) -> list[dict[str, Any]]:
     A last line without its end is left out: it is being written, or a kill tore it. Damaged lines
     are left out with a warning.
     """
-    path = Path(folder) / HISTORY
-    content = path.read_bytes() if path.exists() else b""
+    path, content = Path(folder) / HISTORY, b""
+    try:
+        content = read_regular(path, MAX_JSON_BYTES)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
     records = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = parsed(line)
         except (ValueError, RecursionError):
             record = None
         if isinstance(record, dict):
@@ -333,21 +312,27 @@ def newest(folder: Path) -> Saved | None:
 
 def _read(folder: Path, pair: _Pair) -> Saved:
     """One pair, if the checksums of both files are right."""
-    manifest = read_json(folder / pair.manifest)
+    place, path = folder / pair.manifest, folder / pair.state
+    manifest = read_json(place)
     proof = manifest.pop("sha256", None)
-    if proof != checksum(manifest) or {"state", "position", "history"} - set(manifest):
-        raise RunError(f"{folder / pair.manifest}: damaged, its checksum is wrong")
-    path, expected = folder / pair.state, manifest["state"]
+    if proof != checksum(manifest):
+        raise RunError(f"{place}: damaged, its checksum is wrong")
+    size, lines = (stored(manifest, name, int, place) for name in ("state.bytes", "history.lines"))
+    sha256 = stored(manifest, "state.sha256", str, place)
+    mark = Mark(max(0, lines), stored(manifest, "history.sha256", str, place))
+    position = stored(manifest, "position", dict, place)
     try:
-        data = path.read_bytes()
+        data = read_regular(path, max(0, size))
     except OSError as error:
-        raise RunError(f"{path}: cannot be read: {error.strerror}") from error
-    if len(data) != expected["bytes"]:
-        raise RunError(f"{path}: damaged, {len(data)} bytes instead of {expected['bytes']}")
-    if hashlib.sha256(data).hexdigest() != expected["sha256"]:
+        is_longer = error.errno == errno.EFBIG
+        reason = f"damaged, not {size} bytes" if is_longer else f"cannot be read: {error.strerror}"
+        raise RunError(f"{path}: {reason}") from error
+    if len(data) != size:
+        raise RunError(f"{path}: damaged, {len(data)} bytes instead of {size}")
+    if hashlib.sha256(data).hexdigest() != sha256:
         raise RunError(f"{path}: damaged, its checksum is not the one in {pair.manifest}")
     try:
         tensors = safetensors.torch.load(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise RunError(f"{path}: not a safetensors file ({error})") from None
-    return Saved(tensors, manifest["position"], Mark(**manifest["history"]), pair == NEWEST)
+    return Saved(tensors, position, mark, pair == NEWEST)

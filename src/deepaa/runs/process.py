@@ -19,7 +19,9 @@ from types import FrameType
 from typing import Any, Self
 
 from deepaa import distributed
-from deepaa.runs.checkpoint import RunError, sync_folder
+from deepaa.files import open_regular, printable, read_regular
+from deepaa.runs.checkpoint import sync_folder
+from deepaa.runs.json_text import RunError
 
 try:
     import fcntl
@@ -27,6 +29,7 @@ except ImportError:  # Windows: the lock file alone must do
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "run.lock"
+MAX_LOCK_BYTES = 4096
 CLEAR_LINE = "\r\x1b[2K"
 
 _LOGGER = logging.getLogger(__name__)
@@ -72,11 +75,15 @@ def lock_folder(folder: Path) -> FolderLock:
             if taken is not False and not _is_file_at(descriptor, path):
                 os.close(descriptor)  # released and removed since we opened it
                 continue
-            holder = _parsed(os.read(descriptor, 4096))
+            holder = _parsed(os.read(descriptor, MAX_LOCK_BYTES))
             if taken is False or (holder and _may_be_alive(holder, locks_work=taken is True)):
                 raise RunError(_refusal(folder, holder))
             if holder:
                 _LOGGER.info("%s: process %s ended without closing", folder, holder["pid"])
+            if os.fstat(descriptor).st_nlink > 1:  # what is signed may not appear elsewhere
+                path.unlink()
+                os.close(descriptor)
+                continue
             _sign(descriptor)
         except BaseException:
             os.close(descriptor)
@@ -93,18 +100,20 @@ def is_in_use(folder: Path) -> bool:
     if path in _HELD:
         return False
     with suppress(OSError):
-        holder = _parsed(path.read_bytes())
+        holder = _parsed(read_regular(path, MAX_LOCK_BYTES))
         return holder is not None and _may_be_alive(holder, locks_work=False)
     return False
 
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        return open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             message = f"{path.parent}: the folder cannot be written: {error.strerror}"
             raise RunError(message) from error
+        if error.errno == errno.EINVAL:
+            raise RunError(f"{path}: {error.strerror}; remove it") from error
         raise
 
 
@@ -122,7 +131,7 @@ def _try_lock(descriptor: int) -> bool | None:
 
 def _is_file_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False
 
@@ -146,7 +155,7 @@ def _parsed(text: bytes) -> dict[str, Any] | None:
     """What a lock file says; None when it says nothing readable."""
     try:
         holder = json.loads(text)
-    except ValueError:  # killed while it signed
+    except (ValueError, RecursionError):  # killed while it signed
         return None
     return holder if isinstance(holder, dict) and {"pid", "host", "since"} <= set(holder) else None
 
@@ -156,7 +165,7 @@ def _may_be_alive(holder: dict[str, Any], *, locks_work: bool) -> bool:
     if holder["host"] != socket.gethostname():
         return True  # nobody can tell from here: not every shared disk carries locks
     pid = holder["pid"]
-    if not isinstance(pid, int) or pid == os.getpid():
+    if type(pid) is not int or pid < 1 or pid == os.getpid():
         return False
     if os.name != "nt":  # there os.kill would end it
         try:
@@ -182,7 +191,8 @@ def _process_start(pid: int) -> int | None:
 def _refusal(folder: Path, holder: dict[str, Any] | None) -> str:
     if holder is None:
         return f"{folder}: another process is opening this run"
-    who = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    parts = (printable(str(holder[name]))[:64] for name in ("pid", "host", "since"))
+    who = "process {} on {} since {}".format(*parts)
     if holder["host"] == socket.gethostname():
         return f"{folder}: in use by {who}"
     return f"{folder}: in use by {who}; if that process has ended, remove {folder / LOCK}"
@@ -299,7 +309,7 @@ class ProgressLine:
 
 def notify(text: str) -> None:
     """Print one line on stderr, from the main process alone."""
-    _show(f"{text}\n")
+    _show(f"{printable(text, keep=chr(10))}\n")
 
 
 def _show(text: str) -> None:

@@ -23,21 +23,20 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from deepaa.files import printable
 from deepaa.runs import checkpoint
 from deepaa.runs.checkpoint import (
     DRAFT,
     HISTORY,
     NOTHING,
     History,
-    RunError,
     Saved,
-    checksum,
     read_history,
-    read_json,
-    to_json,
     write_json,
 )
+from deepaa.runs.json_text import RunError, checksum, read_json, to_json
 from deepaa.runs.process import LOCK, lock_folder
+from deepaa.runs.settings import short
 
 CONFIG, PROVENANCE, POLICY = "config.json", "provenance.json", "policy.json"
 FOUND, CONTEST = "found.json", "contest.json"
@@ -84,7 +83,7 @@ class Run:
             for path in self.folder.iterdir():  # what a killed process was writing
                 if DRAFT.fullmatch(path.name):
                     path.unlink(missing_ok=True)
-            if not _has_work(self.folder, settings):
+            if not _has_work(self.folder, settings, always=resume):
                 document = {"format": FORMAT, "sha256": checksum(settings)}
                 write_json(self.folder / CONFIG, {**document, "settings": settings})
             found = checkpoint.recover(self.folder)
@@ -187,7 +186,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     document = read_json(path)
     if document.get("format") != FORMAT:
         found = document.get("format")
-        raise RunError(f"{path}: run format {found!r}; this version of deepaa reads {FORMAT} only")
+        raise RunError(
+            f"{path}: run format {short(found)}; this version of deepaa reads {FORMAT} only"
+        )
     settings = document.get("settings")
     if not isinstance(settings, dict) or checksum(settings) != document.get("sha256"):
         raise RunError(f"{path}: damaged or changed by hand: the checksum is wrong")
@@ -201,9 +202,15 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         if not folder.is_dir():
             raise RunError(f"{folder}: a file, expected a folder")
-        names = [path.name for path in folder.iterdir()]
+        with os.scandir(folder) as found:
+            entries = list(found)
     except OSError as error:
         raise RunError(f"{folder}: the folder cannot be used: {error.strerror}") from error
+    for entry in entries:  # a link could lead what is written here to any place
+        if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
+            kind = "a link" if entry.is_symlink() else "a pipe or device"
+            raise RunError(f"{folder / entry.name}: {kind}; a run has only files and folders in it")
+    names = [entry.name for entry in entries]
     foreign = [name for name in names if name != LOCK and not DRAFT.fullmatch(name)]
     if foreign and CONFIG not in foreign:
         raise RunError(
@@ -212,16 +219,21 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
         )
 
 
-def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
+def _has_work(folder: Path, settings: dict[str, Any], *, always: bool = False) -> bool:
     """Whether the run in `folder` has done work; its settings must then be these.
 
     All but those under `source`: equal images may lie elsewhere by now. A run that was refused at
     its start has done no work, and leaves the folder free.
+
+    Args:
+        always: Compare the settings of a run without work too: one that is resumed reads what its
+            folder names, and may read nothing else than what the run began with.
     """
     if not (folder / CONFIG).exists():
         return False
     known, history = read_config(folder), folder / HISTORY
-    if not any(folder.glob("manifest*")) and not (history.exists() and history.stat().st_size):
+    worked = any(folder.glob("manifest*")) or (history.exists() and history.stat().st_size > 0)
+    if not worked and not always:
         return False
     lines = list(_differences(known, settings))
     if not all(line.startswith("source.") for line in lines):
@@ -230,14 +242,14 @@ def _has_work(folder: Path, settings: dict[str, Any]) -> bool:
             shown.append(f"and {len(lines) - len(shown)} more")
         listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
         raise RunError(f"{folder}: holds a run with other settings:{listed}")
-    return True
+    return worked
 
 
 def _differences(known: object, now: object, name: str = "") -> Iterator[str]:
     """One line for each setting that differs."""
     if isinstance(known, dict) and isinstance(now, dict):
         for key in [*known, *(key for key in now if key not in known)]:
-            place = f"{name}.{key}" if name else key
+            place = f"{name}.{printable(key[:60])}" if name else printable(key[:60])
             yield from _differences(known.get(key, _ABSENT), now.get(key, _ABSENT), place)
         return
     # as JSON has them: 0 is not false

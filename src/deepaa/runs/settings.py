@@ -13,11 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from deepaa.runs.json_text import RunError
+
 D = TypeVar("D")
+T = TypeVar("T")
 
 ADDED = {"added": True}
 """Metadata of a setting that run folders of an older version lack, and that means its default."""
+_NEEDED = object()
 _WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_WORDS |= {dict: "an object"}
 
 
 def to_plain(settings: Any) -> dict[str, Any]:
@@ -50,6 +55,8 @@ def from_plain(
         defaults: Whether settings that are not given take their defaults; refused otherwise.
         prefix: Put before names in errors.
     """
+    if not isinstance(plain, Mapping):
+        raise ValueError(f"{prefix.rstrip('.')} should be an object, got {short(plain)}")
     hints = get_type_hints(kind)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     names = [field.name for field in fields]
@@ -61,12 +68,56 @@ def from_plain(
         raise ValueError(f"no value for {', '.join(missing)}")
     values = {}
     for name, value in plain.items():
-        if dataclasses.is_dataclass(hints[name]) and isinstance(value, Mapping):
+        if dataclasses.is_dataclass(hints[name]):
             inner: Any = hints[name]
             values[name] = from_plain(inner, value, defaults=defaults, prefix=f"{prefix}{name}.")
         else:
             values[name] = checked_value(hints[name], value, prefix + name)
     return kind(**values)
+
+
+def stored(
+    plain: Mapping[str, Any], name: str, hint: Any, place: object, default: Any = _NEEDED
+) -> Any:
+    """The value at a name such as source.weights in JSON that the file `place` gave.
+
+    Raises:
+        RunError: It is missing without a default, or not what the annotation `hint` says.
+    """
+    found: Any = plain
+    for i, part in enumerate(parts := name.split(".")):
+        if not isinstance(found, Mapping):
+            outer = ".".join(parts[:i])
+            raise RunError(f"{place}: damaged: {outer} should be an object, got {short(found)}")
+        if part not in found and default is not _NEEDED:
+            return default
+        if part not in found:
+            raise RunError(f"{place}: damaged: no value for {name}")
+        found = found[part]
+    try:
+        return checked_value(hint, found, name)
+    except ValueError as error:
+        raise RunError(f"{place}: damaged: {error}") from None
+
+
+def record_of(kind: type[T], plain: Mapping[str, Any], place: object) -> T:
+    """The NamedTuple `kind` with the fields of a JSON object that the file `place` gave.
+
+    Raises:
+        RunError: Fields are missing, unknown, or not what their annotations say.
+    """
+    hints: dict[str, Any] = get_type_hints(kind)
+    optional: Mapping[str, Any] = getattr(kind, "_field_defaults", {})
+    given = [name for name in hints if name in plain or name not in optional]
+    if unknown := [name for name in plain if name not in hints]:
+        raise RunError(f"{place}: damaged: {_unknown(unknown[0], list(hints))}")
+    return kind(**{name: stored(plain, name, hints[name], place) for name in given})
+
+
+def short(value: object) -> str:
+    """The value as Python spells it, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:56]}..."
 
 
 def parse_changes(
@@ -124,14 +175,19 @@ def checked_value(hint: Any, value: Any, name: str) -> Any:
             if len(kinds) == len(value):
                 pairs = zip(kinds, value, strict=True)
                 return tuple(checked_value(each, item, name) for each, item in pairs)
+        elif get_origin(choice) is list and isinstance(value, list):
+            return [checked_value(get_args(choice)[0], item, name) for item in value]
         elif get_origin(choice) is Literal:
             if value in get_args(choice):
                 return value
-        elif choice is float and type(value) is int:
+        elif get_origin(choice) is dict or choice is dict:
+            if isinstance(value, Mapping):
+                return value
+        elif choice is float and type(value) is int and abs(value) < 2**63:
             return float(value)
         elif isinstance(choice, type) and type(value) is choice:  # true is no whole number
             return value
-    raise ValueError(f"{name} should be {_in_words(hint)}, got {value!r}")
+    raise ValueError(f"{name} should be {_in_words(hint)}, got {short(value)}")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -173,10 +229,12 @@ def _in_words(hint: Any) -> str:
             kinds = get_args(choice)
             count = "a list" if kinds[-1] is ... else f"a list of {len(kinds)}"
             words.append(f"{count}, each {_in_words(kinds[0])}")
+        elif get_origin(choice) in (list, dict):
+            words.append("a list" if get_origin(choice) is list else "an object")
         else:
             words.append("null" if choice is NoneType else _WORDS.get(choice, choice.__name__))
     return " or ".join(words)
 
 
 def _unknown(name: str, known: Sequence[str]) -> ValueError:
-    return ValueError(f"no setting {name!r}; there are {', '.join(known)}")
+    return ValueError(f"no setting {short(name)}; there are {', '.join(known)}")

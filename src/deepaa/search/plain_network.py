@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +20,7 @@ from deepaa.data import LabelledImages, Splits
 from deepaa.models import copy_model, is_large, load_model
 from deepaa.ops import Row
 from deepaa.policy import Policy, SpaceName, compared_policy
+from deepaa.runs import RunError, parsed, record_of, short
 from deepaa.search.protection import LEAST_IMAGES, Protection, find_changed
 from deepaa.train import ImageBatches, TrainConfig, Training
 
@@ -69,9 +70,18 @@ class ProtectionRecord(NamedTuple):
         return torch.tensor(list(json.dumps(self._asdict()).encode()), dtype=torch.uint8)
 
     @classmethod
+    def from_json(cls, plain: Any, place: object) -> ProtectionRecord:
+        """The record whose fields the file `place` has; RunError if they do not fit."""
+        if not isinstance(plain, Mapping):
+            raise RunError(f"{place}: damaged: expected an object, got {short(plain)}")
+        found = record_of(cls, plain, place)
+        Protection.from_json(found.changed, found.untestable, place)
+        return found
+
+    @classmethod
     def from_tensor(cls, saved: Tensor) -> ProtectionRecord:
         """The record that `to_tensor` gave."""
-        return cls(**json.loads(bytes(saved.tolist())))
+        return cls.from_json(parsed(bytes(saved.tolist())), "the protection in a state")
 
 
 def plain_network(

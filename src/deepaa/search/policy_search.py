@@ -18,7 +18,7 @@ from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
-from deepaa.runs import FOUND, Run, StopAskedError, part_of
+from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -67,7 +67,8 @@ class PolicySearch:
         self.pretrains = model is None or pretrain
         phase, state = "pretrain" if self.pretrains else "search", {}
         if self.run is not None and (saved := self.run.latest()) is not None:
-            phase, state = saved.position["phase"], saved.tensors
+            phase = stored(saved.position, "phase", str, self.run.folder / NEWEST.manifest)
+            state = saved.tensors
         self._phase, self._state = distributed.broadcast((phase, state))
         self.later_state: dict[str, Tensor] = {}
         """The state of a contest that has begun behind the search."""
@@ -178,7 +179,8 @@ class PolicySearch:
         # every process trains all batches, so all ask at the same time
         training.before_step = self._check_stop
         if self._state:
-            training.load_state(self._state)
+            with checks_state(self.run):
+                training.load_state(self._state)
             self._state = {}
         for record in training:
             is_last = training.epoch == config.epochs
@@ -201,8 +203,10 @@ class PolicySearch:
         return {**weights, "protection": saved}
 
     def _take_protection(self, saved: Tensor) -> None:
-        self.protection = ProtectionRecord.from_tensor(saved).protection
-        self.space, self.protection_state = self.protection.space(self.space), {"protection": saved}
+        with checks_state(self.run):
+            self.protection = ProtectionRecord.from_tensor(saved).protection
+            self.space = self.protection.space(self.space)
+        self.protection_state = {"protection": saved}
 
     def protect_alone(self) -> Iterator[ProtectionRecord]:
         """Protect classes where nothing is searched: with a network that is trained for it."""
@@ -217,7 +221,8 @@ class PolicySearch:
         weights = part_of(self._state, "model.") or self.model.state_dict()
         # every process trains alike, up to rounding; from here on they must be equal
         weights = distributed.broadcast({k: v.cpu() for k, v in weights.items()})
-        self.model.load_state_dict(weights)
+        with checks_state(self.run):
+            self.model.load_state_dict(weights)
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
         fixed = yield from self._protect(fixed)
         both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
@@ -229,7 +234,8 @@ class PolicySearch:
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             self.search.before_image = self._check_stop
         if state := part_of(self._state, "search."):
-            self.search.load_state(state)
+            with checks_state(self.run):
+                self.search.load_state(state)
         self._state = {}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from deepaa.ops import Draw, Operation, Row, Space, Table, apply_batch, draw_words, sample_keys
 from deepaa.policy import Layers, Policy
+from deepaa.runs import RunError, record_of
 
 LEAST_IMAGES, MOST_IMAGES = 40, 64
 """Held-out images of a class: with fewer it is not testable, more are not looked at."""
@@ -117,11 +118,17 @@ class Protection(NamedTuple):
 
     @classmethod
     def from_json(
-        cls, changed: Iterable[Mapping[str, Any]], untestable: Iterable[str] = ()
+        cls,
+        changed: Iterable[Mapping[str, Any]],
+        untestable: Iterable[str] = (),
+        place: object = "protection",
     ) -> Protection:
-        """The protection that `to_json` gave."""
-        found = (Changed(**{_JSON.get(k, k): v for k, v in each.items()}) for each in changed)
-        return cls(tuple(found), tuple(untestable))
+        """The protection that `to_json` gave; `place` says in a RunError where it is from."""
+        renamed = ({_JSON.get(k, k): v for k, v in each.items()} for each in changed)
+        found = tuple(record_of(Changed, each, place) for each in renamed)
+        if any(each.operation == "identity" for each in found):
+            raise RunError(f"{place}: damaged: identity, which changes nothing, is left out")
+        return cls(found, tuple(untestable))
 
 
 def _is_beyond(row: Row, changed: Changed) -> bool:

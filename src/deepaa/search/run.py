@@ -26,13 +26,12 @@ from deepaa.data import (
     read_splits,
 )
 from deepaa.models import is_large, load_model, state_hash
-from deepaa.ops import Space, check_own_operations, import_operations
+from deepaa.ops import Space, check_own_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
     Run,
     checksum,
-    from_plain,
     is_interactive,
     read_config,
     to_plain,
@@ -42,6 +41,7 @@ from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import ProxyConfig, SearchConfig, Settings, SettingsRequest
+from deepaa.search.stored import read_stored, stored_subset
 
 KIND = "search"
 """Of the run, in its config.json."""
@@ -79,10 +79,18 @@ class SearchRequest:
             raise ValueError("--weights needs --model, the network that they belong to")
 
     @classmethod
-    def from_run(cls, folder: Path, data: str | Path | None = None) -> SearchRequest:
+    def from_run(
+        cls,
+        folder: Path,
+        data: str | Path | None = None,
+        *,
+        operations: Sequence[str] = (),
+        model: str | None = None,
+    ) -> SearchRequest:
         """The request that began the run in `folder`, if nothing of it was given by Python.
 
-        `data` is where its images lie now, if they have moved.
+        `data` is where its images lie now, if they have moved. `operations` and `model` are those
+        of the run once more: code of one's own is not imported because a folder names it.
         """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
@@ -90,25 +98,17 @@ class SearchRequest:
         config = read_config(folder)
         if config.get("kind") != KIND:
             raise ValueError(f"{folder}: this run is not a search; try deepaa train --resume")
-        source = config["source"]
-        if source["from_python"]:
-            raise ValueError(
-                f"{folder}: {' and '.join(source['from_python'])} of this run came from Python "
-                "code and are not in its folder; call find_policy again with the same arguments"
-            )
-        spec = DataSpec.from_json(source["data"], f"{folder / CONFIG}: source.data")
-        if data is not None:
-            spec = replace(spec, data=absolute_source(data))
-        own = import_operations(source["operations"])
-        search, proxy, space = Settings.from_json(config, own)
+        kept = read_stored(folder, config, operations, model)
+        spec = kept.data if data is None else replace(kept.data, data=absolute_source(data))
+        search, proxy, space = kept.settings
         return cls(
             SettingsRequest(search=search, proxy=proxy, space=space, model=proxy.model),
             spec,
-            weights=source["weights"],
-            pretrain=config["pretrain"],
-            splits=None if config["splits"] is None else tuple(config["splits"]),
-            operations=tuple(source["operations"]),
-            contest=config["contest"] and from_plain(ContestConfig, config["contest"]),
+            weights=kept.weights,
+            pretrain=kept.pretrain,
+            splits=kept.splits,
+            operations=kept.operations,
+            contest=kept.contest,
         )
 
     def to_config(
@@ -223,10 +223,10 @@ def _read_images(
 def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSubset | None:
     """What to read of a large folder: a run that goes on takes what it has read before."""
     seed = request.settings.resolve().search.seed
-    if known is not None and known["source"]["data"] is not None:
-        asked = tuple(known["splits"] or ()), known["pretrain"], known["search"]["seed"]
-        if asked == (tuple(request.splits or ()), request.pretrain, seed):
-            return DataSpec.from_json(known["source"]["data"]).subset(seed)
+    if known is not None:
+        before = stored_subset(known, request.splits, seed, pretrain=request.pretrain)
+        if before is not None:
+            return before[0]
     is_given = request.model is not None or request.weights is not None
     return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
 

@@ -10,16 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from deepaa.ops import CIFAR, IMAGENET, Operation, Space
-from deepaa.runs import apply_changes, from_plain, parse_changes, to_record
+from deepaa.runs import apply_changes, from_plain, parse_changes, short, stored, to_record
 from deepaa.train import TrainConfig
 
 LEAST_ROWS = 16
 """Halving the transformations of a layer stops at this number."""
 LEAST_PAIRS = 16
 """No layer is kept by what fewer pairs say, unless the number of layers is given."""
+OF_OPERATION = ("name", "low", "high", "neutral", "options")
+"""What config.json keeps of an operation."""
+MOST_OPERATIONS, MOST_LEVELS = 1_000, 1_000
+"""Of a space in config.json, which may come from anybody."""
+MOST = 1_000_000
+Entries = tuple[dict[str, Any], ...]
 PRECISIONS = ("auto", "float32", "bfloat16")
 NOT_CHANGED = ("model", "train.seed")
 """Settings that have an option of their own, or follow from another."""
@@ -29,6 +36,11 @@ _VALID: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "layers max_layers steps images validation prefixes deviation_draws heldout chunk",
         lambda value: value >= 1,
         "at least 1",
+    ),
+    (
+        "layers max_layers steps images validation prefixes deviation_draws heldout chunk",
+        lambda value: value <= MOST,
+        f"at most {MOST:,}",
     ),
     (
         "halvings converged penalty penalty_first_layer trivial_pull identity_logit epsilon "
@@ -223,8 +235,8 @@ class Settings(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """The settings as they stand in config.json."""
-        names = ("name", "low", "high", "neutral", "options")
-        operations = [{name: getattr(op, name) for name in names} for op in self.space.operations]
+        each = self.space.operations
+        operations = [{name: getattr(op, name) for name in OF_OPERATION} for op in each]
         space = {"operations": operations, "levels": self.space.levels}
         return {"search": to_record(self.search), "proxy": to_record(self.proxy), "space": space}
 
@@ -236,16 +248,33 @@ class Settings(NamedTuple):
             operations: The user's own operations of the space: JSON does not carry their kernels.
         """
         own = {operation.name: operation for operation in operations}
+        get = partial(stored, config, place="space")
         try:
-            space = config["space"]
-            known = tuple(own.get(op["name"]) or Operation(**op) for op in space["operations"])
+            listed, levels = get("space.operations", Entries), get("space.levels", int)
+            if len(listed) > MOST_OPERATIONS or not 2 <= levels <= MOST_LEVELS:
+                raise ValueError(
+                    f"{len(listed)} operations of {levels} levels; at most {MOST_OPERATIONS} of "
+                    f"{MOST_LEVELS} are read"
+                )
             return cls(
-                from_plain(SearchConfig, config["search"]),
-                from_plain(ProxyConfig, config["proxy"]),
-                Space(known, space["levels"]),
+                from_plain(SearchConfig, get("search", dict), prefix="search."),
+                from_plain(ProxyConfig, get("proxy", dict), prefix="proxy."),
+                Space(tuple(_operation(entry, own) for entry in listed), levels),
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"config.json does not fit this version of deepaa: {error}") from error
+        except (TypeError, ValueError) as error:
+            reason = str(error)[:300]
+            raise ValueError(
+                f"config.json does not fit this version of deepaa: {reason}"
+            ) from error
+
+
+def _operation(entry: Mapping[str, Any], own: Mapping[str, Operation]) -> Operation:
+    """An operation of a space in config.json, without what only code can give."""
+    if sorted(entry) != sorted(OF_OPERATION):
+        raise ValueError(f"an operation has {', '.join(OF_OPERATION)}, got {short(sorted(entry))}")
+    name = stored(entry, "name", str, "space.operations")
+    options = stored(entry, "options", dict, "space.operations")
+    return own.get(name) or Operation(**{**entry, "options": options})
 
 
 def _preset(changes: str, space: Space = CIFAR) -> Settings:

@@ -24,7 +24,6 @@ from deepaa.train.experiment import (
     TrainRequest as TrainRequest,
     build_experiment as build_experiment,
     policy_hash as policy_hash,
-    runs_in as runs_in,
     stored_request as stored_request,
 )
 from deepaa.train.loop import (
@@ -51,6 +50,7 @@ from deepaa.train.training_run import (
     SeedEvent as SeedEvent,
     SeedRequest as SeedRequest,
     TrainingRun as TrainingRun,
+    runs_in as runs_in,
     train_side_by_side as train_side_by_side,
     weights_name as weights_name,
 )

@@ -8,11 +8,20 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from deepaa.runs import read_json
+from deepaa.runs import HISTORY, read_json, record_of, stored
 from deepaa.train.loop import EpochRecord
 
 FORMAT, VERSION = "deepaa-results", 1
 RESULTS = "results.json"
+_SHOWN: Mapping[str, Any] = {
+    **dict.fromkeys(("policy", "images", "train"), dict),
+    "policy.defaults": bool | None,
+    "policy.first_layers": int | None,
+    "policy.layers": int,
+    "images.data": str,
+    "model": str,
+}
+"""What tables show of the facts, and their types."""
 CONFIDENCE = 0.95
 ENOUGH = 4
 """Seeds below which no method should be called better than another."""
@@ -63,16 +72,19 @@ class SeedHistory:
         self.failures: list[SeedFailure] = []
         """The seeds that failed and were not asked for again."""
         for record in history:
-            self.add(**record)
+            fields = {name: value for name, value in record.items() if name != "kind"}
+            self.add(stored(record, "kind", str, HISTORY), fields)
 
-    def add(self, kind: str, seed: int, **fields: Any) -> None:
-        """Take in one more record."""
+    def add(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Take in one more record, which need not be one."""
+        seed = stored(fields, "seed", int, HISTORY)
         if kind == "epoch":
-            self.epochs.setdefault(seed, []).append(EpochRecord(**fields))
+            rest = {name: value for name, value in fields.items() if name != "seed"}
+            self.epochs.setdefault(seed, []).append(record_of(EpochRecord, rest, HISTORY))
         elif kind == "seed":
-            self.results.append(SeedResult(seed, **fields))
+            self.results.append(record_of(SeedResult, fields, HISTORY))
         elif kind == "failed":
-            self.failures.append(SeedFailure(seed, **fields))
+            self.failures.append(record_of(SeedFailure, fields, HISTORY))
         elif kind == "again":  # it begins anew
             self.failures[:] = [failure for failure in self.failures if failure.seed != seed]
             self.epochs.pop(seed, None)
@@ -155,10 +167,10 @@ def read_results(path: str | Path) -> tuple[list[SeedResult], dict[str, Any]]:
     content = read_json(path)
     if (content.get("format"), content.get("version")) != (FORMAT, VERSION):
         raise ValueError(f"{path}: expected {FORMAT} of version {VERSION}")
-    try:
-        return [SeedResult(**each) for each in content["seeds"]], content
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged: {error}") from error
+    seeds = stored(content, "seeds", tuple[dict[str, Any], ...], path)
+    for name, hint in _SHOWN.items():
+        stored(content, name, hint, path, default=None)
+    return [record_of(SeedResult, each, path) for each in seeds], content
 
 
 def mean_in_percent(found: Summary) -> str:

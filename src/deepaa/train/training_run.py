@@ -20,17 +20,22 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa import distributed
+from deepaa.files import listed
 from deepaa.runs import (
+    CONFIG,
     Run,
     RunError,
     StopAskedError,
+    checks_state,
     part_of,
+    read_config,
     read_history,
     read_json,
+    stored,
     to_bytes,
     write_file,
 )
-from deepaa.train.experiment import Experiment
+from deepaa.train.experiment import KIND, Experiment
 from deepaa.train.loop import EpochRecord, Training, train_together
 from deepaa.train.results import RESULTS, SeedFailure, SeedHistory, SeedResult, document
 
@@ -41,6 +46,16 @@ LARGEST_SEED = 2**63 - 1
 """The largest seed that torch and a key of 64 bits take."""
 
 _LOGGER = logging.getLogger(__name__)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The run in a folder itself, or the trainings in the folders in it."""
+    if (folder / CONFIG).exists():
+        return [folder]
+    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
+    if links := [path.name for path in inner if path.is_symlink()]:
+        raise RunError(f"{folder}: {listed(links)} is a link to a run elsewhere; resume that one")
+    return [path for path in inner if read_config(path).get("kind") == KIND] or [folder]
 
 
 def weights_name(seed: int | str) -> str:
@@ -93,7 +108,7 @@ class SeedRequest:
     def _all_seeds(self, folder: Path, history: SeedHistory) -> tuple[list[int], list[int]]:
         """All seeds of the run with these, and those of them that failed and are given."""
         path = folder / SEEDS
-        asked = read_json(path)["asked"] if path.exists() else []
+        asked = stored(read_json(path), "asked", tuple[int, ...], path) if path.exists() else ()
         known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
         failed = [failure.seed for failure in history.failures if failure.seed in self.given]
         if repeated := sorted(s for s in self.given if s in known and s not in failed):
@@ -162,11 +177,14 @@ class TrainingRun:
         self.has_state = saved is not None
         """Whether the folder holds a state to go on from."""
         tensors, begun = saved[:2] if saved else ({}, {"seeds": [], "processes": []})
-        self._states = {seed: part_of(tensors, f"{seed}.") for seed in begun["seeds"]}
+        with checks_state(self.run):
+            numbers = stored(begun, "seeds", tuple[int, ...], "position")
+            shared = stored(begun, "processes", tuple[tuple[int, ...], ...], "position")
+            self._processes = dict(zip(numbers, shared, strict=True))
+            """Numbers of processes that shared the batches of each seed."""
+            self.history = SeedHistory(history)
+        self._states = {seed: part_of(tensors, f"{seed}.") for seed in numbers}
         """The state after the newest epoch of each seed that was begun and is not done."""
-        self._processes = dict(zip(begun["seeds"], begun["processes"], strict=True))
-        """Numbers of processes that shared the batches of each seed."""
-        self.history = SeedHistory(history)
         self.results, self.failures = self.history.results, self.history.failures
         """The seeds that are done, in the order in which they ended, and those that failed."""
         self._is_saved, self._saved_at = True, time.monotonic()
@@ -196,10 +214,12 @@ class TrainingRun:
         training = self.experiment.training(seed)
         training.before_step = self.raise_if_stopped
         if seed in self._states:
-            training.load_state(self._states[seed])
+            with checks_state(self.run):
+                training.load_state(self._states[seed])
         elif self.run is not None:  # what is left where it failed before
             (self.run.folder / FAILED.format(seed)).unlink(missing_ok=True)
-        self._processes[seed] = sorted({*self._processes.get(seed, ()), distributed.world_size()})
+        before = self._processes.get(seed, ())
+        self._processes[seed] = tuple(sorted({*before, distributed.world_size()}))
         self._at_work[seed] = training
         return training
 
@@ -236,7 +256,7 @@ class TrainingRun:
             median([epoch.images / max(epoch.seconds, 1e-9) for epoch in epochs] or [0.0]),
             together,
             torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-            torch.__version__,
+            str(torch.__version__),
             now,
             [number for number in self._processes[seed] if number != now] or None,
             list(metrics.class_accuracy),
@@ -269,7 +289,7 @@ class TrainingRun:
         if self.run is not None:
             self.run.log({"kind": kind, **fields})
             self._is_saved = False
-        self.history.add(kind, **fields)
+        self.history.add(kind, fields)
 
     def raise_if_stopped(self) -> None:
         """Raise `StopAskedError` in all processes if any of them is asked to stop."""

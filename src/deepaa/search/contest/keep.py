@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, duration
+from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, checks_state, duration
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
 from deepaa.search.contest.run import Contest, ContestEntry, ContestEpoch, ContestRecord
@@ -46,7 +46,8 @@ class ContestRun:
         self.checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
         contest.before_step = self._check_stop
         if state:
-            contest.load_state(state)
+            with checks_state(run):
+                contest.load_state(state)
 
     def __iter__(self) -> Iterator[ContestRecord]:
         """Train what is left to train, and write the winner."""

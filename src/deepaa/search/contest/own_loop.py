@@ -12,7 +12,7 @@ from torch import Tensor
 
 from deepaa.data import halves
 from deepaa.policy import Policy, SpaceName, compared_policy
-from deepaa.runs import read_json, write_json
+from deepaa.runs import read_json, stored, write_json
 from deepaa.search.contest.candidates import Candidate, all_candidates
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, Job, SeedPlan
 from deepaa.search.contest.result import (
@@ -139,7 +139,7 @@ def _stored(path: Path | None, plan: SeedPlan) -> list[Entry]:
     """The trainings that an earlier call has done."""
     if path is None or not path.exists():
         return []
-    table = table_from_json(read_json(path)["table"])
+    table = table_from_json(stored(read_json(path), "table", dict[str, Any], path), path)
     known = set(plan.names)
     if unknown := sorted({entry.candidate for entry in table.entries} - known):
         raise ValueError(f"{path}: holds a contest with {unknown[0]!r}, which is no candidate now")

@@ -26,6 +26,8 @@ LONGER, GROWTH = 2, 4
 """A rung is at least and at most so many times as long as the one before."""
 FIRST_FRESH_SEED = 1000
 """Seeds of the proof are counted from here: no rung uses them."""
+MOST = {"passes": 10**15, "target_epochs": 1_000_000, "fresh_seeds": 1_000}
+"""Of a contest in config.json, which may come from anybody."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,11 @@ class ContestConfig:
 
     def __post_init__(self) -> None:
         """Refuse what no contest can do."""
-        for name, least in (("passes", 1), ("target_epochs", 1), ("fresh_seeds", 1)):
+        for name, most in MOST.items():
             value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"{name} of a contest should be at least {least}, got {value}")
+            if value is not None and not 1 <= value <= most:
+                wanted = "at least 1" if value < 1 else f"at most {most:,}"
+                raise ValueError(f"{name} of a contest should be {wanted}, got {value}")
 
     def limit(self, device: torch.device) -> int:
         """Most images through the network on a device."""

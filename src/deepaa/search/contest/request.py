@@ -162,7 +162,7 @@ def _protection(images: JudgedImages, network: Network, run: Run | None) -> Prot
     """What turns one class into another, by a network that is trained for this; a run keeps it."""
     path = None if run is None else run.folder / PROTECTION
     if path is not None and path.exists():
-        record = ProtectionRecord(**read_json(path))
+        record = ProtectionRecord.from_json(read_json(path), path)
     else:
         part = images.parts[0].train  # by class in any order, so cut in two by turns
         steps = network.config.stretched(PROTECTION_EPOCHS)

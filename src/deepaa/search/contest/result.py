@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 
 from deepaa.policy import Policy
+from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import NONE, Candidate
 from deepaa.search.contest.pick import Pick, Proof, confirmed, difference
 from deepaa.search.contest.plan import Plan, Rung
@@ -214,26 +216,39 @@ def table_to_json(table: ContestTable) -> dict[str, Any]:
     return {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
 
 
-def table_from_json(content: Mapping[str, Any]) -> ContestTable:
-    """The table that `table_to_json` gave."""
+def table_from_json(content: Mapping[str, Any], place: object = CONTEST) -> ContestTable:
+    """The table that `table_to_json` gave.
+
+    Raises:
+        RunError: It is no such table; `place` says where it is from.
+    """
 
     def number(value: float | None) -> float:
-        return float("nan") if value is None else float(value)
+        return float("nan") if value is None else value
 
-    def bits(text: str) -> torch.Tensor:
+    def bits(plain: Mapping[str, Any], name: str) -> torch.Tensor:
+        text = stored(plain, name, str, place)
+        if not text or set(text) - {"0", "1"}:
+            raise RunError(f"{place}: damaged: {name} should be digits 0 and 1, got {short(text)}")
         return torch.tensor([character == "1" for character in text])
 
-    entries = [
-        Entry(
-            str(each["candidate"]),
-            int(each["length"]),
-            int(each["seed"]),
-            torch.tensor([number(loss) for loss in each["losses"]], dtype=torch.float64),
-            bits(each["correct"]),
-            number(each["train_loss"]),
+    def entry(plain: Mapping[str, Any]) -> Entry:
+        get = partial(stored, plain, place=place)
+        losses = [number(loss) for loss in get("losses", tuple[float | None, ...])]
+        return Entry(
+            get("candidate", str),
+            get("length", int),
+            get("seed", int),
+            torch.tensor(losses, dtype=torch.float64),
+            bits(plain, "correct"),
+            number(get("train_loss", float | None)),
         )
-        for each in content["entries"]
-    ]
-    groups = content["clusters"]
+
+    entries = tuple(map(entry, stored(content, "entries", tuple[dict[str, Any], ...], place)))
+    groups = stored(content, "clusters", tuple[int, ...] | None, place)
     clusters = None if groups is None else torch.tensor(groups, dtype=torch.int64)
-    return ContestTable(bits(content["chooses"]), tuple(entries), clusters)
+    chooses = bits(content, "chooses")
+    try:
+        return ContestTable(chooses, entries, clusters)
+    except ValueError as error:
+        raise RunError(f"{place}: damaged: {error}") from error

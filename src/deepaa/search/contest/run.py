@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.policy import Policy
+from deepaa.runs import checks_state, short
 from deepaa.search.contest.candidates import Candidate
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.plan import Job, Plan
@@ -188,7 +189,8 @@ class Contest:
         training = Training(model, ImageBatches(images, labels, policy, config, device), config)
         training.before_step = self.before_step
         if unit in self._states:
-            training.load_state(self._states[unit])
+            with checks_state(None):
+                training.load_state(self._states[unit])
         return training
 
     def _images(self, part: int) -> tuple[Tensor, Tensor]:
@@ -247,7 +249,7 @@ class Contest:
         return {**state, "passes": torch.tensor(self.passes)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a state."""
+        """Go on from a state; ValueError or LookupError if it is none of this contest."""
         self.passes = int(state["passes"])
         found: dict[Unit, dict[str, Tensor]] = {}
         for key, tensor in state.items():
@@ -256,12 +258,34 @@ class Contest:
                 continue
             candidate, length, seed, part, *name = rest.split("/")
             unit = Unit(candidate, int(length), int(seed), int(part))
+            self._check_unit(unit)
             if kind == "judged":
                 found.setdefault(unit, {})[name[0]] = tensor
             elif kind == "work":
                 self._states.setdefault(unit, {})[name[0]] = tensor
             else:
-                self._losses[unit] = tensor.item()
+                self._losses[unit] = float(tensor.item())
+        if lost := [unit.key for unit in self._states if unit not in self._losses]:
+            raise ValueError(f"it has no loss of {lost[0]}")
         for unit, parts in found.items():
-            train_loss = parts["train_loss"].item()
+            train_loss = float(parts["train_loss"].item())
             self._judged[unit] = Judged(parts["losses"], parts["correct"], train_loss)
+            self._check_judged(unit)
+
+    def _check_unit(self, unit: Unit) -> None:
+        parts = len(self.images.parts)
+        if unit.candidate not in self.candidates or unit.length < 1 or unit.seed < 0:
+            raise ValueError(f"no training of this contest is {short(unit.key)}")
+        if not 0 <= unit.part < parts:
+            raise ValueError(f"{unit.key}: part {unit.part} of {parts}")
+
+    def _check_judged(self, unit: Unit) -> None:
+        judged, count = self._judged[unit], len(self.images.parts[unit.part].judge)
+        wanted = (
+            ("losses", judged.losses, torch.float64),
+            ("correct", judged.correct, torch.bool),
+        )
+        for name, values, dtype in wanted:
+            if values.shape != (count,) or values.dtype != dtype:
+                got = f"{values.dtype} of shape {tuple(values.shape)}"
+                raise ValueError(f"{name} of {unit.key} are {got}, expected {dtype} ({count},)")

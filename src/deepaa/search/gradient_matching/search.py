@@ -23,6 +23,7 @@ from deepaa.search.gradient_matching import gradients, layer, rewards
 from deepaa.search.gradient_matching.gradients import Derivatives
 from deepaa.search.gradient_matching.layer import Gain, LayerOptimizer, Rewards
 from deepaa.search.gradient_matching.rewards import GradientMatcher, Indices, Minibatch, SearchData
+from deepaa.search.gradient_matching.state import check_state
 from deepaa.search.settings import SearchConfig
 from deepaa.train import precision_on
 
@@ -322,10 +323,7 @@ class Search:
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state."""
-        rows = len(self.table)
-        if state["logits"].shape != (rows,) or state["found"].shape[1:] != (rows,):
-            found = len(state["logits"])
-            raise ValueError(f"the state has {found} transformations, the space {rows}")
+        check_state(state, self.state(), len(self.table))
         for name in self._STATE:
             setattr(self, name, state[name].clone() if state[name].ndim else state[name].item())
         self._start_layer()

@@ -1,0 +1,12 @@
+"""Files that somebody else may have made: opened if regular, read up to a limit, never run.
+
+Here belongs what every reader of files needs, whatever the files hold.
+"""
+
+from deepaa.files.npz import (
+    Archive as Archive,
+    Header as Header,
+    open_archive as open_archive,
+)
+from deepaa.files.regular import open_regular as open_regular, read_regular as read_regular
+from deepaa.files.text import listed as listed, printable as printable, shown as shown
