@@ -148,9 +148,10 @@ def test_a_flip_is_certain_when_it_is_tested() -> None:
 # The statistic
 
 
-def shares(*tables: list[list[float]], images: int = 64) -> Shares:
+def shares(*tables: list[list[float]], images: int = 64, mirror: bool = False) -> Shares:
     of = torch.tensor(tables, dtype=torch.float64)
-    return Shares(of, torch.full(of.shape[:2], images), [False] * len(of))
+    mirrors = torch.full((len(of),), mirror)
+    return Shares(of, torch.full(of.shape[:2], images), mirrors)
 
 
 def test_suspicion_by_an_obvious_loop() -> None:
@@ -162,7 +163,7 @@ def test_suspicion_by_an_obvious_loop() -> None:
     images = torch.randint(30, 65, (40, 5), generator=generator)
     pairs = ~torch.eye(5, dtype=torch.bool)
     pairs[3] = False
-    found = suspicious(Shares(of, images, []), before, pairs)
+    found = suspicious(Shares(of, images, torch.zeros(40, dtype=torch.bool)), before, pairs)
     bound = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(1 - 0.01 / (40 * 16))).item()
     for r, i, j in np.ndindex(40, 5, 5):
         others = [float(of[r, k, j]) for k in range(5) if k not in (i, j)]
@@ -186,6 +187,18 @@ def test_what_makes_everything_one_class_turns_no_class_into_it() -> None:
     one = [[0.0, 0.0, 1.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     found = suspicious(shares(everything, one), clean, pairs)
     assert found.nonzero().tolist() == [[1, 0, 2]]
+
+
+def test_a_mirror_image_that_is_no_picture_of_its_class_is_suspect() -> None:
+    """As a mirrored 3, which a network calls 5, 2 and 8, but never 3."""
+    before = torch.eye(4, dtype=torch.float64)
+    pairs = ~torch.eye(4, dtype=torch.bool)
+    lost = [[0.05, 0.45, 0.3, 0.2], [0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0, 0, 1.0]]
+    found = suspicious(shares(lost, mirror=True), before, pairs)
+    assert found.nonzero().tolist() == [[0, 0, 1]]
+    assert not suspicious(shares(lost), before, pairs).any()
+    lost[0] = [0.55, 0.45, 0.0, 0.0]
+    assert not suspicious(shares(lost, mirror=True), before, pairs).any()
 
 
 def test_classes_that_are_one_are_confused_whatever_share_the_network_gives_each() -> None:

@@ -65,6 +65,8 @@ class SearchProgress:
         warning = little_learnt(record, len(self.search.data.class_names))
         if left == 0 and warning is not None:
             self.line.message(f"warning: {warning}")
+        if left == 0 and self.search.config.protect:
+            self.line.update("looking for operations that turn one class into another")
 
     def step_text(self, record: StepRecord) -> str:
         """Where the search is, how well the layer does, and the time that is left."""

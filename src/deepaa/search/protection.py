@@ -150,7 +150,7 @@ class Shares(NamedTuple):
 
     of: Tensor  # (R, C, C) of the class's images that are called each class
     images: Tensor  # (R, C) of each class that the row has changed
-    mirrors: list[bool]  # (R,) whether the row exchanges left and right and does nothing else
+    mirrors: Tensor  # (R,) whether the row exchanges left and right and does nothing else
 
     @property
     def others(self) -> Tensor:
@@ -249,7 +249,8 @@ def called_shares(
 ) -> Shares:
     """What `model` calls the images under each row."""
     shares = torch.zeros(len(rows), classes, classes)
-    counts, mirrors = torch.zeros(len(rows), classes, dtype=torch.int64), []
+    counts = torch.zeros(len(rows), classes, dtype=torch.int64)
+    mirrors = torch.zeros(len(rows), dtype=torch.bool)
     for r, row in enumerate(rows):
         out, changed = transformed(images, row, seed)
         if row.operation.name == "identity":
@@ -260,7 +261,7 @@ def called_shares(
         table = table.view(classes, classes)
         counts[r] = table.sum(1)
         shares[r] = table / counts[r].clamp(min=1)[:, None]
-        mirrors.append(torch.equal(out[changed], images[changed].flip(3)))
+        mirrors[r] = torch.equal(out[changed], images[changed].flip(3))
     return Shares(shares, counts, mirrors)
 
 
@@ -327,15 +328,19 @@ def suspicious(shares: Shares, before: Tensor, pairs: Tensor) -> Tensor:
 
     More often than without the row, and more often than the classes beside both: a distortion that
     makes everything look like one class turns no class into it. Both by so many standard errors
-    that chance alone hardly ever does it in all tests together.
+    that chance alone hardly ever does it in all tests together. For mirror images it is enough that
+    half of the class is lost, most of that to the other: they are no pictures of the class.
     """
     base = torch.maximum(shares.others, before)
     mean, count = (shares.of + base) / 2, shares.images.clamp(min=1)[..., None]
     error = (2 * mean * (1 - mean) / count).sqrt()
     tests = max(1, len(shares.of) * int(pairs.sum()))
     clear = shares.of - base > NormalDist().inv_cdf(1 - ERROR_RATE / tests) * error
+    lost = (before.diagonal() - shares.of.diagonal(dim1=1, dim2=2))[..., None] >= TURNED
+    largest = shares.of == shares.of.masked_fill(~pairs, 0.0).amax(2, keepdim=True)
+    mirrored = shares.mirrors[:, None, None] & lost & largest
     enough = shares.images[..., None] >= LEAST_IMAGES
-    return (shares.of >= TURNED) & clear & enough & pairs
+    return ((shares.of >= TURNED) | mirrored) & clear & enough & pairs
 
 
 def _rows_of(turned: Tensor) -> list[int]:
