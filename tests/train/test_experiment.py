@@ -28,9 +28,8 @@ from deepaa.train.experiment import (
     TrainRequest,
     build_experiment,
     load_requested_policy,
-    runs_in,
-    stored_request,
 )
+from deepaa.train.stored import runs_in, stored_request
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -17,9 +17,7 @@ from deepaa.train.experiment import (
     PolicySpec as PolicySpec,
     TrainRequest as TrainRequest,
     build_experiment as build_experiment,
-    runs_in as runs_in,
     space_of as space_of,
-    stored_request as stored_request,
 )
 from deepaa.train.loop import (
     EpochRecord as EpochRecord,
@@ -38,6 +36,7 @@ from deepaa.train.results import (
     read_results as read_results,
     summary as summary,
 )
+from deepaa.train.stored import runs_in as runs_in, stored_request as stored_request
 from deepaa.train.stream_policy import crop_for as crop_for
 from deepaa.train.training_run import (
     SeedEpoch as SeedEpoch,
