@@ -97,6 +97,8 @@ class SeedRequest:
         path = folder / SEEDS
         asked = stored(read_json(path), "asked", tuple[int, ...], path) if path.exists() else ()
         known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
+        if wrong := [seed for seed in known if not 0 <= seed <= LARGEST_SEED]:
+            raise RunError(f"{folder}: damaged: a seed of {wrong[0]}, expected 0 or more")
         failed = [failure.seed for failure in history.failures if failure.seed in self.given]
         if repeated := sorted(s for s in self.given if s in known and s not in failed):
             raise RunError(
