@@ -152,7 +152,7 @@ def test_a_seed_below_zero(here: Path, run_cli: Any) -> None:
     trained(here / "run", here / "blobs.npz", stop_after=1)
     (here / "run/seeds.json").write_text('{"asked": [0, -1]}')
     code, _, err = run_cli("train", "--resume", "run", "--device", "cpu")
-    assert (code, err) == (2, "error: run: damaged: a seed of -1, expected 0 or more\n")
+    assert (code, err) == (2, f"error: {here}/run: damaged: a seed of -1, expected 0 or more\n")
 
 
 def test_a_run_that_reads_other_images_than_it_began_with_is_refused(
