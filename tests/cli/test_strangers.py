@@ -148,6 +148,13 @@ def test_a_seed_is_a_number_and_no_part_of_a_path(seed: Any, here: Path, run_cli
     assert "seeds.json: damaged: asked should be a whole number, got" in err
 
 
+def test_a_seed_below_zero(here: Path, run_cli: Any) -> None:
+    trained(here / "run", here / "blobs.npz", stop_after=1)
+    (here / "run/seeds.json").write_text('{"asked": [0, -1]}')
+    code, _, err = run_cli("train", "--resume", "run", "--device", "cpu")
+    assert (code, err) == (2, f"error: {here}/run: damaged: a seed of -1, expected 0 or more\n")
+
+
 def test_a_run_that_reads_other_images_than_it_began_with_is_refused(
     here: Path, run_cli: Any
 ) -> None:

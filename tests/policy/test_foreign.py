@@ -802,7 +802,7 @@ BAD_LOGS = {
     f"{GOOD}\n['x'": "line 2: ",
     f"{GOOD}\n{line('3', '4', 20, [0] * 60, [0] * 60)}": "epoch 20 follows epoch 50",
     line("4", "0", 200, [0] * 60, [0] * 60): "a change at epoch 200 of a search of 200 epochs",
-    "['a']\n" * 10_001: "10,001 lines; at most 2,000 are read",
+    "['a']\n" * 2_001: "2,001 lines; at most 2,000 are read",
 }
 
 

@@ -17,7 +17,7 @@ from deepaa.data.splits import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model
 from deepaa.policy.load import compared_policy
-from deepaa.train import experiment as experiment_module, runs_in
+from deepaa.train import experiment as experiment_module
 from deepaa.train.batches import ExperimentImages
 from deepaa.train.config import (
     TrainConfig,
@@ -28,8 +28,8 @@ from deepaa.train.experiment import (
     TrainRequest,
     build_experiment,
     load_requested_policy,
-    stored_request,
 )
+from deepaa.train.stored import runs_in, stored_request
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

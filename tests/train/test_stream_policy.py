@@ -22,7 +22,7 @@ from deepaa.train.stream_policy import crop_for, crop_rows, device_part, fitted,
 INCEPTION = {
     *("crop-flip", "autoaugment", "autoaugment-cifar10", "autoaugment-imagenet"),
     *("autoaugment-svhn", "randaugment", "uniformaugment", "trivialaugment"),
-    "trivialaugment-wide",
+    *("trivialaugment-wide", "timm-randaugment"),
 }
 """Names that run on ImageNet with the default crop and flip."""
 OWN_CROPS = {"deepta", "deepta-imagenet"}

@@ -211,12 +211,14 @@ def read_splits(path: Path, images: int) -> Splits | None:
     """
     if not path.exists():
         return None
-    content = read_json(path)
-    judge = {"judge": [], **content}
-    if sorted(judge) != sorted(Splits._fields):
-        names = ", ".join(Splits._fields)
-        raise RunError(f"{path}: damaged: expected {names}, got {short(sorted(content))}")
-    lists = (stored(judge, name, tuple[int, ...], path) for name in Splits._fields)
+    content = {"judge": [], **read_json(path)}
+    try:
+        if sorted(content) != sorted(Splits._fields):
+            names = ", ".join(Splits._fields)
+            raise RunError(f"{path}: damaged: expected {names}, got {short(sorted(content))}")
+        lists = [stored(content, name, tuple[int, ...], path) for name in Splits._fields]
+    except RunError as error:
+        raise RunError(f"{error}; without this file the splits are drawn again") from error
     kept = Splits(*(torch.tensor(each, dtype=torch.int64) for each in lists))
     every = torch.cat(kept)
     wrong = not len(every) or int(every.min()) < 0 or int(every.max()) >= images

@@ -24,7 +24,6 @@ from deepaa.train.experiment import (
     TrainRequest as TrainRequest,
     build_experiment as build_experiment,
     policy_hash as policy_hash,
-    stored_request as stored_request,
 )
 from deepaa.train.loop import (
     EpochRecord as EpochRecord,
@@ -44,13 +43,13 @@ from deepaa.train.results import (
     read_results as read_results,
     summary as summary,
 )
+from deepaa.train.stored import runs_in as runs_in, stored_request as stored_request
 from deepaa.train.stream_policy import crop_for as crop_for
 from deepaa.train.training_run import (
     SeedEpoch as SeedEpoch,
     SeedEvent as SeedEvent,
     SeedRequest as SeedRequest,
     TrainingRun as TrainingRun,
-    runs_in as runs_in,
     train_side_by_side as train_side_by_side,
     weights_name as weights_name,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,22 +14,10 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, StreamedImages, absolute_root
-from deepaa.models import SMALL_SIDE, channel_statistics, default_model, is_own_code, load_model
+from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import check_own_operations, import_operations
 from deepaa.policy import Policy, SpaceName, compared_policy, dumps, load_policy
-from deepaa.runs import (
-    CONFIG,
-    POLICY,
-    Run,
-    check_named,
-    check_named_model,
-    from_plain,
-    read_config,
-    read_json,
-    stored,
-    to_plain,
-    to_record,
-)
+from deepaa.runs import CONFIG, POLICY, Run, read_config, read_json, stored, to_plain, to_record
 from deepaa.train.batches import (
     ExperimentImages,
     ImageBatches,
@@ -116,52 +104,6 @@ class TrainRequest:
             "stream": self.stream,
             "normalisation": self.normalisation,
         }
-
-
-def stored_request(
-    folder: Path,
-    moved: Mapping[str, str | None] | None = None,
-    *,
-    operations: Sequence[str] = (),
-    model: str | None = None,
-) -> TrainRequest:
-    """The request of the run in `folder`, with all its settings.
-
-    Args:
-        moved: Where its data, test images and root lie now; None for what has not moved.
-        operations: Its own operations again: none is imported because a folder names it.
-        model: Its network again, if that is code of one's own.
-    """
-    if not (folder / CONFIG).exists():
-        reason = "holds no run" if folder.is_dir() else "no such folder"
-        raise ValueError(f"{folder}: {reason}, so there is nothing to resume; start with --out")
-    config = read_config(folder)
-    if config.get("kind") != KIND:
-        raise ValueError(f"{folder}: this run is not a training; try deepaa search --resume")
-    last = read_json(folder / PLACES) if (folder / PLACES).exists() else {}
-    now = {name: place for name, place in (moved or {}).items() if place is not None}
-    get = partial(stored, config, place=folder / CONFIG)
-    places = {**get("request.places", dict), **last, **now}
-    where = partial(stored, places, hint=str | None, place=folder / PLACES)
-    files = {**get("request.files", dict), "data": where("data"), "root": where("root")}
-    policy = {**get("request.policy", dict), "name": where("policy")}
-    try:
-        request = TrainRequest(
-            folder,
-            from_plain(PolicySpec, policy, prefix="policy."),
-            DataSpec.from_json(files),
-            test=where("test"),
-            holdout=get("request.holdout", float | None),
-            stream=get("request.stream", bool | None),
-            normalisation=get("request.normalisation", Normalisation | None),
-            model=get("model", str),
-            config=from_plain(TrainConfig, {**get("train", dict), "seed": 0}, prefix="train."),
-        )
-    except ValueError as error:
-        raise ValueError(f"{folder}: config.json is not one of this version: {error}") from error
-    check_named(folder, "--operations", request.policy.operations, operations)
-    check_named_model(folder, request.model, model, is_code=is_own_code(request.model))
-    return request
 
 
 @dataclass(frozen=True)

@@ -20,22 +20,19 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa import distributed
-from deepaa.files import listed
 from deepaa.runs import (
-    CONFIG,
     Run,
     RunError,
     StopAskedError,
     checks_state,
     part_of,
-    read_config,
     read_history,
     read_json,
     stored,
     to_bytes,
     write_file,
 )
-from deepaa.train.experiment import KIND, Experiment
+from deepaa.train.experiment import Experiment
 from deepaa.train.loop import EpochRecord, Training, train_together
 from deepaa.train.results import RESULTS, SeedFailure, SeedHistory, SeedResult, document
 
@@ -46,16 +43,6 @@ LARGEST_SEED = 2**63 - 1
 """The largest seed that torch and a key of 64 bits take."""
 
 _LOGGER = logging.getLogger(__name__)
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The run in a folder itself, or the trainings in the folders in it."""
-    if (folder / CONFIG).exists():
-        return [folder]
-    inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
-    if links := [path.name for path in inner if path.is_symlink()]:
-        raise RunError(f"{folder}: {listed(links)} is a link to a run elsewhere; resume that one")
-    return [path for path in inner if read_config(path).get("kind") == KIND] or [folder]
 
 
 def weights_name(seed: int | str) -> str:
@@ -110,6 +97,8 @@ class SeedRequest:
         path = folder / SEEDS
         asked = stored(read_json(path), "asked", tuple[int, ...], path) if path.exists() else ()
         known = list(dict.fromkeys([*asked, *history.epochs, *sorted(history.done)]))
+        if wrong := [seed for seed in known if not 0 <= seed <= LARGEST_SEED]:
+            raise RunError(f"{folder}: damaged: a seed of {wrong[0]}, expected 0 or more")
         failed = [failure.seed for failure in history.failures if failure.seed in self.given]
         if repeated := sorted(s for s in self.given if s in known and s not in failed):
             raise RunError(
