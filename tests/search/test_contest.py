@@ -21,7 +21,7 @@ from deepaa.runs import Run, StopAskedError, read_history
 from deepaa.search.contest.candidates import Candidate, all_candidates, found_candidates
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
-from deepaa.search.contest.pick import Difference, Pick, Proof
+from deepaa.search.contest.pick import Difference, Pick
 from deepaa.search.contest.plan import (
     FIRST_FRESH_SEED,
     ContestConfig,
@@ -29,6 +29,7 @@ from deepaa.search.contest.plan import (
     LengthPlan,
     SeedPlan,
 )
+from deepaa.search.contest.proof import Proof
 from deepaa.search.contest.request import contest_facts, contest_network, short_name
 from deepaa.search.contest.result import (
     contest_result,

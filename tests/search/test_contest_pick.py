@@ -32,7 +32,8 @@ from deepaa.search.contest import (
     proof,
     staying,
 )
-from deepaa.search.contest.pick import _chances, _common_variance, _estimate, _t_quantile
+from deepaa.search.contest.pick import _chances, estimate
+from deepaa.search.contest.proof import _common_variance, _t_quantile
 
 IMAGES = 400
 """Judge images of the tables made by hand; all choose unless a test says otherwise."""
@@ -166,7 +167,7 @@ def test_copies_of_images_in_one_group_are_no_evidence() -> None:
     ],
 )
 def test_few_or_equal_images_have_an_error(gaps: list[float], expected: Difference) -> None:
-    found = _estimate(torch.tensor(gaps, dtype=torch.float64), torch.ones(len(gaps)).double())
+    found = estimate(torch.tensor(gaps, dtype=torch.float64), torch.ones(len(gaps)).double())
     assert found == pytest.approx(expected)
     assert math.isfinite(found.z)
 

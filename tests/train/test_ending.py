@@ -21,7 +21,8 @@ from deepaa.runs import Run, read_config
 from deepaa.train import ended_policy
 from deepaa.train.batches import Batches, ExperimentImages, ImageBatches, StreamedBatches
 from deepaa.train.config import TrainConfig
-from deepaa.train.experiment import Experiment, PolicySpec, TrainRequest, stored_request
+from deepaa.train.experiment import Experiment, PolicySpec, TrainRequest
+from deepaa.train.stored import stored_request
 from deepaa.train.stream_policy import crop_for
 from deepaa.train.training_run import TrainingRun, train_side_by_side
 

@@ -17,15 +17,17 @@ from deepaa.search.contest.own_loop import hold_contest as hold_contest
 from deepaa.search.contest.pick import (
     Difference as Difference,
     Pick as Pick,
-    Proof as Proof,
-    confirmed as confirmed,
     difference as difference,
     may_overtake as may_overtake,
     pick as pick,
-    proof as proof,
     staying as staying,
 )
 from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPlan as LengthPlan
+from deepaa.search.contest.proof import (
+    Proof as Proof,
+    confirmed as confirmed,
+    proof as proof,
+)
 from deepaa.search.contest.request import (
     ContestRequest as ContestRequest,
     contest_facts as contest_facts,

@@ -67,21 +67,6 @@ class Pick(NamedTuple):
     """Whether `ahead` is extrapolated to the target."""
 
 
-class Proof(NamedTuple):
-    """What the winner is worth, from images and networks that did not choose it."""
-
-    winner: str
-    reference: str
-    mean: float
-    """Accuracy of the winner minus that of the reference."""
-    low: float
-    """Lower end of the 95 % interval."""
-    high: float
-    images: int
-    seeds: int
-    """Networks of the winner."""
-
-
 # Differences
 
 
@@ -102,10 +87,10 @@ def difference(
     """
     ours = table.right(candidate, length, chooses=chooses, seeds=seeds).mean(0)
     theirs = table.right(other, length, chooses=chooses, seeds=seeds).mean(0)
-    return _estimate(ours - theirs, table.group_sizes(chooses=chooses))
+    return estimate(ours - theirs, table.group_sizes(chooses=chooses))
 
 
-def _estimate(gaps: Tensor, sizes: Tensor) -> Difference:
+def estimate(gaps: Tensor, sizes: Tensor) -> Difference:
     """The mean over images, and its standard error over groups.
 
     With s the sum of a group and n its images, N in all, m = sum(s) / N:
@@ -168,7 +153,7 @@ class _Standing:
 
     def ahead(self, name: str, other: str) -> Difference:
         """At this length."""
-        return _estimate(self.now[name] - self.now[other], self.sizes)
+        return estimate(self.now[name] - self.now[other], self.sizes)
 
     def gaps_at_target(self, name: str, other: str) -> Tensor:
         """Differences by group at the target, in a line over log epochs; as now without a step."""
@@ -179,7 +164,7 @@ class _Standing:
 
     def at_target(self, name: str, other: str) -> Difference:
         """Extrapolated."""
-        return _estimate(self.gaps_at_target(name, other), self.sizes)
+        return estimate(self.gaps_at_target(name, other), self.sizes)
 
     def gains(self, name: str, other: str) -> bool:
         """Whether `name` gained over two standard errors on `other` since the length before."""
@@ -187,7 +172,7 @@ class _Standing:
             return False
         before = self.before[name] - self.before[other]
         now = self.now[name] - self.now[other]
-        return _estimate(now - before, self.sizes).z > SEPARATED
+        return estimate(now - before, self.sizes).z > SEPARATED
 
     def catches_up(self, name: str, other: str) -> bool:
         """Whether `name` is stronger, gains on `other`, and reaches it at a later target."""
@@ -247,7 +232,7 @@ def _separated(
         rows += [standing.gaps_at_target(name, reference) for name in rivals]
     apart = []
     for row, chance in zip(rows, _chances(torch.stack(rows)).tolist(), strict=True):
-        mean, error = _estimate(row, standing.sizes)
+        mean, error = estimate(row, standing.sizes)
         needed = SEPARATED * error * math.hypot(1, error / USUAL_EFFECT)
         apart.append(mean >= needed and chance <= FALSE_WINNERS)
     now, later = apart[: len(rivals)], apart[-len(rivals) :]
@@ -350,59 +335,3 @@ def may_overtake(table: ContestTable, winner: str, target: int) -> list[str]:
         for name in standing.names
         if standing.allowance(name, winner) > max(0.0, -standing.ahead(name, winner).mean)
     ]
-
-
-# The proof
-
-
-def proof(
-    table: ContestTable, winner: str, reference: str, length: int, seeds: Collection[int]
-) -> Proof:
-    """The 95 % interval of the winner's gain, from the images that did not choose and these seeds.
-
-    A t interval over groups of images. What an image says varies with the seed, and images carry
-    that; with two seeds or more, what all images of a network have in common is added: the variance
-    of the networks' accuracies beyond what images explain, where that is positive.
-    """
-    sizes = table.group_sizes(chooses=False)
-    ours, theirs = (
-        table.right(name, length, chooses=False, seeds=seeds) for name in (winner, reference)
-    )
-    mean, error = _estimate(ours.mean(0) - theirs.mean(0), sizes)
-    images, groups = int(sizes.sum()), len(sizes)
-    common = sum(_common_variance(right, images) / len(right) for right in (ours, theirs))
-    half = math.inf
-    if groups > 1:
-        half = _t_quantile(groups - 1) * math.sqrt(error**2 + max(common, 0.0))
-    low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return Proof(winner, reference, mean, low, high, images, len(ours))
-
-
-def _common_variance(right: Tensor, images: int) -> float:
-    """The variance of accuracy that networks of one candidate share over images, unbiased.
-
-    Args:
-        right: (seeds, groups) images of each group that each network has right.
-    """
-    if len(right) < 2:
-        return 0.0
-    whole = float(right.sum(1).var())
-    return (whole - float(right.var(0).sum())) / images**2
-
-
-@lru_cache
-def _t_quantile(freedom: int) -> float:
-    """Student's t that 95 % of absolute values are below; t = sqrt(freedom) * tan(angle)."""
-    angles = torch.linspace(0, math.pi / 2, 200_001, dtype=torch.float64)
-    density = angles.cos() ** (freedom - 1)
-    share = torch.cumulative_trapezoid(density, angles)
-    place = int(torch.searchsorted(share, 0.95 * share[-1]))
-    return math.sqrt(freedom) * math.tan(float(angles[place + 1]))
-
-
-def confirmed(found: Proof) -> bool:
-    """Whether the winner may stay: images that did not choose it do not contradict.
-
-    Where they put it behind the reference, the reference should be taken.
-    """
-    return found.mean >= 0

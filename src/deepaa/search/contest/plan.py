@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa.search.contest.candidates import NONE, REFERENCES
-from deepaa.search.contest.pick import Pick, Proof, pick, proof, staying
+from deepaa.search.contest.pick import Pick, pick, staying
+from deepaa.search.contest.proof import Proof, proof
 from deepaa.search.contest.table import ContestTable
 
 PASSES = {"cuda": 20_000_000, "cpu": 3_000_000}

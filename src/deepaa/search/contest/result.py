@@ -12,8 +12,9 @@ import torch
 from deepaa.policy import Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import NONE, Candidate
-from deepaa.search.contest.pick import Pick, Proof, confirmed, difference
+from deepaa.search.contest.pick import Pick, difference
 from deepaa.search.contest.plan import Plan, Rung
+from deepaa.search.contest.proof import Proof, confirmed
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import policy_hash
 
