@@ -520,6 +520,7 @@ TAIL = ["crop", "flip", "cutout"]
 WITH_DEFAULTS = {
     *("autoaugment", "autoaugment-cifar10", "autoaugment-imagenet", "autoaugment-svhn"),
     *("randaugment", "uniformaugment", "trivialaugment", "trivialaugment-wide"),
+    "timm-randaugment",
 }
 
 
