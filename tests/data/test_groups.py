@@ -247,7 +247,7 @@ def test_arrays_that_are_no_groups(tmp_path, values, message):
 
 
 def test_an_array_that_is_not_there_is_named_with_those_that_are(tmp_path):
-    with pytest.raises(ValueError, match=r"a.npz: --groups: no array h or h_train or .* x_train"):
+    with pytest.raises(ValueError, match=r"a.npz: --groups: no array h or h_train or .*x_train"):
         load_dataset(npz(tmp_path / "a.npz", g=np.arange(12)), groups="h")
 
 
