@@ -92,7 +92,7 @@ def make_world(folder: Path) -> None:
             Policy.trivial(CIFAR, 3).save(folder / name / file)
     Policy.trivial(CIFAR, 2).save(folder / "other.json")
     tiny = [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
-    search = ["search", "--preset", "demo", *tiny, "--epochs", "1", *images]
+    search = ["search", "--preset", "demo", *tiny, "--epochs", "1", "--contest", "off", *images]
     assert run([*search, "--out", str(folder / "run")]) == 0
 
 
@@ -158,7 +158,9 @@ def make_presets_tiny() -> None:
     from dataclasses import replace
 
     from deepaa.search import PRESETS
+    from deepaa.search.contest import plan
 
+    plan.PASSES["cpu"], plan.TARGET_EPOCHS, plan.TARGET_PASSES = 30_000, 2, 1
     for name, preset in dict(PRESETS).items():
         train = replace(preset.proxy.train, epochs=1)
         PRESETS[name] = preset._replace(
