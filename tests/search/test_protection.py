@@ -314,10 +314,8 @@ SPACE = CIFAR.only("identity", "posterize", "flip")
 
 
 def small_search(**options: Any) -> Policy:
-    data = strokes(300, 0)
-    return find_policy(
-        data, space=SPACE, config=TINY, proxy=PROXY, sizes=SIZES, device="cpu", **options
-    )
+    given = {"space": SPACE, "config": TINY, "proxy": PROXY, "sizes": SIZES, "contest": False}
+    return find_policy(strokes(300, 0), device="cpu", **(given | options))
 
 
 @pytest.fixture
@@ -362,15 +360,7 @@ def test_networks_that_know_flips_leave_the_word_to_a_plain_one() -> None:
     proxy = ProxyConfig(model="small", augment=True, train=PROXY.train)
     for options in ({"model": given, "sizes": (0, 240, 60)}, {"proxy": proxy}):
         records: list[Any] = []
-        arguments = {"proxy": PROXY, "sizes": SIZES, **options}
-        policy = find_policy(
-            *(strokes(300, 0),),
-            space=SPACE,
-            config=TINY,
-            device="cpu",
-            progress=records.append,
-            **arguments,
-        )
+        policy = small_search(progress=records.append, **options)
         assert "flip" not in policy.expected_uses(), options
         (found,) = (r for r in records if isinstance(r, ProtectionRecord))
         assert {each.operation for each in found.protection.changed} >= {"flip"}
@@ -443,6 +433,7 @@ def search_letters(seed: int, *, with_pair: bool) -> tuple[Policy, Protection]:
         epochs=20,
         seed=seed,
         sizes=(360, 420, 420),
+        contest=False,
         device="cpu",
         progress=records.append,
     )
@@ -465,8 +456,7 @@ def test_without_that_pair_the_flip_is_found(seed: int) -> None:
     policy, protection = search_letters(seed, with_pair=False)
     assert protection == Protection()
     uses = policy.expected_uses()
-    assert uses["flip"] > 0.2
-    assert uses["flip"] > max(uses["invert"], uses["posterize"])
+    assert uses["flip"] > 0.2 > uses["invert"]  # each of the 15 rows begins with 1/15
 
 
 # Real images

