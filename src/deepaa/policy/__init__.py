@@ -5,10 +5,13 @@ Here belongs what says which operation an image gets. How a policy is found is t
 """
 
 from deepaa.policy.baselines import (
+    FIFTEEN as FIFTEEN,
     SIDES as SIDES,
     SPACES as SPACES,
     SpaceName as SpaceName,
+    continuous_levels as continuous_levels,
     default_policy as default_policy,
+    rand_augment as rand_augment,
 )
 from deepaa.policy.format import dumps as dumps
 from deepaa.policy.load import (
@@ -31,6 +34,7 @@ from deepaa.policy.policy import (
     Policy as Policy,
 )
 from deepaa.policy.stages import (
+    IDENTITY as IDENTITY,
     Chains as Chains,
     Layers as Layers,
     Stage as Stage,

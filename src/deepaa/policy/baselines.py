@@ -181,20 +181,24 @@ def _trivial(
 
 # UniformAugment
 
+FIFTEEN = (
+    *(op for op in CIFAR.operations if op.name not in ("identity", "flip", "cutout", "crop")),
+    Operation("cutout", 0.0, 0.2),
+)
+"""The operations and ranges that Fast AutoAugment, DADA and UniformAugment choose from."""
+
 
 def uniform_augment(n: int = 2) -> Policy:
     """UniformAugment: n times one of 15 operations, at a uniform value, with probability 1/2.
 
     The probability is itself drawn uniformly for each use, which comes to 1/2.
     """
-    others = ("identity", "flip", "cutout", "crop")
-    parts = [_continuous(op) for op in CIFAR.operations if op.name not in others]
-    parts.append(_continuous(Operation("cutout", 0.0, 0.2)))
+    parts = [continuous_levels(operation) for operation in FIFTEEN]
     rows = {IDENTITY: 0.5} | {row: share / 2 for row, share in _mixture(parts).items()}
     return _layers(rows, n)
 
 
-def _continuous(operation: Operation) -> Levels:
+def continuous_levels(operation: Operation) -> Levels:
     """A uniform value of the range, by the middles of even steps."""
     if operation.low is None or operation.high is None:
         return Levels(operation)
