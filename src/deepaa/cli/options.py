@@ -174,12 +174,14 @@ def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:
             )
 
 
-def named_again(operations: Sequence[str], model: str | None) -> str:
+def named_again(operations: Sequence[str], model: str | None, method: str | None = None) -> str:
     """What a command that resumes a run adds: its own code is named once more."""
     from deepaa.models import is_own_code
 
     words = [f" --operations {spec}" for spec in operations]
-    return "".join([*words, f" --model {model}" if is_own_code(model) else ""])
+    named = {"--model": model, "--method": method}
+    words += [f" {option} {name}" for option, name in named.items() if is_own_code(name)]
+    return "".join(words)
 
 
 def check_place(path: Path | None, like: str, option: str = "--out") -> None:

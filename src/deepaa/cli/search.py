@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from deepaa.search import PolicySearch, ProvedSearch, SearchRequest
 
 WITH_RESUME = {"resume", "data", "device", "checkpoint_seconds", "download", "dry_run"}
-WITH_RESUME |= {"tensorboard", "operations", "model"}
+WITH_RESUME |= {"tensorboard", "operations", "model", "method"}
 """Options that say nothing about what is searched, or name its code once more."""
 OF_SEARCH = ("max_layers", "steps", "seed", "precision", "protect")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
@@ -34,6 +34,14 @@ def search(
             help="fast: the best policy for its cost, the default for images of up to 64 pixels. "
             "imagenet: larger images, their default. demo: minutes on a CPU. official: as the "
             "authors' code. paper: as the paper says."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        _space(
+            metavar="NAME",
+            help="What finds the policy: deepaa, randaugment, fast-aa, pba, dada, random, or a "
+            "Searcher of yours as MODULE:NAME, whose code runs. Default: deepaa.",
         ),
     ] = None,
     layers: Annotated[str | None, _space(help="Layers to find; auto: as many as help.")] = None,
@@ -120,8 +128,10 @@ def search(
         ContestConfig,
         SearchRequest,
         SettingsRequest,
+        base_preset,
         forecast,
         open_search,
+        opened_method,
         search_cost,
     )
 
@@ -130,17 +140,20 @@ def search(
     def requested() -> SearchRequest:
         if resume is not None:
             options.refuse_settings(context, WITH_RESUME)
-            return SearchRequest.from_run(resume, data, operations=operations, model=model)
+            return SearchRequest.from_run(
+                resume, data, operations=operations, model=model, method=method
+            )
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
+        found, changes = opened_method(method, preset, settings)
         settings_request = SettingsRequest(
-            preset=preset,
+            preset=preset if found is None else base_preset(preset),
             fields=fields if layers is None else {**fields, "layers": _depth(layers)},
             model=model,
             epochs=epochs,
             operations=tuple(import_operations(operations)),
             ops=ops,
             exclude=exclude,
-            changes=settings,
+            changes=changes,
         )
         return SearchRequest(
             settings_request,
@@ -148,6 +161,7 @@ def search(
             weights=weights,
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
+            method=found,
             contest=ContestConfig(contest_passes, target_epochs) if contest == "on" else None,
         )
 
@@ -171,7 +185,11 @@ def search(
                     typer.echo(f"{name:8} {text}")
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
-                again = options.named_again(request.operations, request.settings.model)
+                again = options.named_again(
+                    request.operations,
+                    request.settings.model,
+                    request.method and request.method.name,
+                )
                 _follow(opened, folder, stop, tensorboard=tensorboard, again=again)
 
 

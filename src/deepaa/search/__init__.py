@@ -27,6 +27,21 @@ from deepaa.search.gradient_matching.search import (
     Search as Search,
     StepRecord as StepRecord,
 )
+from deepaa.search.methods import (
+    METHODS as METHODS,
+    Forecast as Forecast,
+    Method as Method,
+    Needs as Needs,
+    Part as Part,
+    Passes as Passes,
+    Searcher as Searcher,
+    TrialRecord as TrialRecord,
+    World as World,
+    base_preset as base_preset,
+    open_method as open_method,
+    opened_method as opened_method,
+    seed_for as seed_for,
+)
 from deepaa.search.plain_network import ProtectionRecord as ProtectionRecord
 from deepaa.search.policy_search import PolicySearch as PolicySearch
 from deepaa.search.progress import SearchProgress as SearchProgress

@@ -12,6 +12,7 @@ from deepaa.models import frozen_copy
 from deepaa.runs import duration
 from deepaa.search.contest import Contest, LengthPlan
 from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
+from deepaa.search.methods import TRAINING_COST
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import SearchConfig
@@ -50,11 +51,18 @@ def search_cost(proved: ProvedSearch) -> Cost:
     frozen, images, labels = _sample(search)
     each = seconds_per_pass(frozen, images, labels)
     training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
-    passes = search.config.passes_left(len(search.space))
+    passes = search_passes(search)
     if not proved.is_searched or search.later_state:
         training = passes = 0
     judged = 0 if proved.config is None else proved.plan().most_passes()
     return Cost(training * each, passes * each, judged * each, 1 / each)
+
+
+def search_passes(search: PolicySearch) -> int:
+    """Images through the network and back in the search, or what costs as much."""
+    if search.method is None:
+        return search.config.passes_left(len(search.space))
+    return search.method_forecast.passes.cost // TRAINING_COST
 
 
 def _sample(search: PolicySearch) -> tuple[nn.Module, Tensor, Tensor]:
@@ -74,12 +82,12 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     weights = sum(p.numel() for p in search.model.parameters())
     memory = memory_needed(search.config, frozen, images, len(space))
     training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
-    passes = f"{search.config.passes_left(len(space)):,} in the search at most, {training:,} in "
+    passes = f"{search_passes(search):,} in the search at most, {training:,} in "
     lines = {
         "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
         f"{len(data.class_names)} classes{groups}",
         "splits": ", ".join(f"{name} {n:,}" for name, n in counts.items() if n or name != "judge")
-        + f"; {search.config.heldout * search.config.decisions:,} of the search's are held out",
+        + _held_out(search),
         "space": f"{len(space)} transformations of {len(space.operations)} operations",
         "network": f"{weights:,} weights on {device}",
         "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
@@ -92,6 +100,13 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     if (hint := cheaper(proved, cost)) is not None:
         lines["hint"] = hint
     return lines
+
+
+def _held_out(search: PolicySearch) -> str:
+    if search.method is not None:
+        used = search.method.searcher.needs(search.method.config).images(search.world)
+        return f"; {search.method.name} uses {used:,} of them"
+    return f"; {search.config.heldout * search.config.decisions:,} of the search's are held out"
 
 
 def plan_text(plan: LengthPlan) -> str:

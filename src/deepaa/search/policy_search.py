@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +18,26 @@ from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
-from deepaa.policy import Policy, load_policy
+from deepaa.policy import Policy, default_policy, load_policy
 from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
+from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
+from deepaa.search.methods import Forecast, Method, Part, Searcher, TrialRecord, World
 from deepaa.search.plain_network import ProtectionRecord, protect_classes
 from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.train import EpochRecord, ImageBatches, TrainConfig, Training, precision_on
+from deepaa.train import (
+    EpochRecord,
+    ImageBatches,
+    TrainConfig,
+    Training,
+    precision_on,
+    space_of,
+)
 
-Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord
+Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord | TrialRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
 
@@ -42,6 +52,7 @@ class PolicySearch:
         space: Space,
         search: SearchConfig,
         proxy: ProxyConfig,
+        method: Method | None = None,
         model: nn.Module | None = None,
         pretrain: bool = False,
         device: torch.device | str = "cpu",
@@ -54,6 +65,7 @@ class PolicySearch:
         """Split the data, and go on from the run's newest checkpoint if it has one.
 
         Args:
+            method: What finds the policy; None for gradient matching, which `search` is about.
             model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
             pretrain: Train the given model first; one that is not given always is.
             sizes: Images for pre-training, search and validation, of those that the judge leaves.
@@ -64,7 +76,8 @@ class PolicySearch:
         self.data, self.space, self.device = data, space, torch.device(device)
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
-        self.pretrains = model is None or pretrain
+        self.method = method
+        self.pretrains = method is None and (model is None or pretrain)
         phase, state = "pretrain" if self.pretrains else "search", {}
         if self.run is not None and (saved := self.run.latest()) is not None:
             phase = stored(saved.position, "phase", str, self.run.folder / NEWEST.manifest)
@@ -76,7 +89,9 @@ class PolicySearch:
             self.later_state, self._state = self._state, {}
         classes = len(data.class_names)
         kept = splits or distributed.from_main(self._kept_splits)
-        self.splits = kept or search_splits(data, sizes, search.seed, pretrains=self.pretrains)
+        self.splits = kept or search_splits(
+            data, sizes, search.seed, pretrains=self.pretrains or method is not None
+        )
         self.proxy = proxy.trained_on(len(self.splits.pretrain))
         self.config = search.fitted_to(len(self.splits.search))
         if model is None:
@@ -86,7 +101,7 @@ class PolicySearch:
             self.model = copy_model(model).to(self.device)
         self.given = model
         """The user's own network."""
-        self.search: Search | None = None
+        self.search: Search | Searcher | None = None
         self.protection = Protection()
         """What turns one class into another: from its record on it is not in `space` any more."""
         self.protection_state: dict[str, Tensor] = {}
@@ -117,16 +132,25 @@ class PolicySearch:
         if self.search is None:
             return Policy.identity(self.space, 0)
         found = self.search.policy
-        layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
+        if isinstance(self.search, Searcher):
+            assert self.method is not None
+            what, settings = self.method.name, _differences(self.method.config)
+            more = {**self.search.info, "passes": f"{self.search.passes.cost:,}"}
+        else:
+            layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
+            what, settings, more = "deepaa", _differences(self.config), {}
+            what = f"deepaa on {self.data.name}, {layers}"
         info = {
-            "description": f"found by deepaa on {self.data.name}, {layers}",
+            "description": f"found by {what}",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
             "seed": str(self.config.seed),
-            "settings": _differences(self.config),
+            "settings": settings,
+            **more,
         }
         if self.protection.changed:
             info["left out"] = "; ".join(each.text for each in self.protection.changed)
-        return Policy(found.table, found.phases[0].stages, info=info)
+        phases = [(phase.epoch, phase.stages) for phase in found.phases]
+        return Policy(found.table, schedule=phases, info=info)
 
     @property
     def network_name(self) -> str:
@@ -224,25 +248,78 @@ class PolicySearch:
         with checks_state(self.run):
             self.model.load_state_dict(weights)
         fixed = {f"model.{name}": tensor for name, tensor in weights.items()}
-        fixed = yield from self._protect(fixed)
-        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
-        data = SearchData(*(part.to(self.device) for pair in both for part in pair))
-        if self.data.groups is not None:
-            data = data._replace(groups=self.data.groups[self.splits.search])
-        frozen = frozen_copy(self.model).to(self.device)
-        self.search = Search(frozen, data, self.space, self.config)
-        if distributed.world_size() == 1:  # processes that wait for each other stop after a step
-            self.search.before_image = self._check_stop
+        fixed = yield from self._protect({} if self.method is not None else fixed)
+        self.search = self._gradient_matching() if self.method is None else self._other_method()
         if state := part_of(self._state, "search."):
             with checks_state(self.run):
                 self.search.load_state(state)
         self._state = {}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
+            kind = "layer" if is_layer else "step" if isinstance(record, StepRecord) else "trial"
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
-            self._keep("layer" if is_layer else "step", record, fixed | state, now=is_layer)
+            self._keep(kind, record, fixed | state, now=is_layer)
             yield record
             self._check_stop()
+
+    def _gradient_matching(self) -> Search:
+        """The search of the paper, with the network that was trained for it."""
+        both = ((self.data.images[part], self.data.labels[part]) for part in self.splits[1:3])
+        data = SearchData(*(part.to(self.device) for pair in both for part in pair))
+        if self.data.groups is not None:
+            data = data._replace(groups=self.data.groups[self.splits.search])
+        frozen = frozen_copy(self.model).to(self.device)
+        search = Search(frozen, data, self.space, self.config)
+        if distributed.world_size() == 1:  # processes that wait for each other stop after a step
+            search.before_image = self._check_stop
+        return search
+
+    # Other methods
+
+    def _other_method(self) -> Searcher:
+        """The search of another method, which trains its own networks."""
+        assert self.method is not None
+        if distributed.world_size() > 1:
+            raise ValueError(f"--method {self.method.name} runs in one process, not under torchrun")
+        return self.method.searcher(self.world, self.method.config)
+
+    @property
+    def method_forecast(self) -> Forecast:
+        """What another method costs."""
+        assert self.method is not None
+        return self.method.searcher.forecast(self.method.config, self.world)
+
+    @property
+    def world(self) -> World:
+        """What every method gets: all images but those that judge, a network, and what may be used."""
+        names = {operation.name for operation in self.space.operations}
+        excludes = self.protection.excludes
+        defaults = default_policy(space_of(self.data.images.shape[1:]))
+        pretrain, search, validation = map(self._part, self.splits[:3])
+        return World(
+            pretrain=pretrain,
+            search=search,
+            validation=validation,
+            classes=len(self.data.class_names),
+            space=self.space,
+            excludes=excludes,
+            defaults=defaults.without(lambda row: row.operation.name not in names or excludes(row)),
+            make_model=self._fresh_model,
+            train=self.train_config(pretrain.count),
+            device=self.device,
+            seed=self.config.seed,
+            pause=self._check_stop,
+        )
+
+    def _part(self, places: Tensor) -> Part:
+        groups = None if self.data.groups is None else self.data.groups[places]
+        return Part(self.data.images[places], self.data.labels[places], groups)
+
+    def _fresh_model(self, seed: int) -> nn.Module:
+        if self.given is not None:
+            return fresh_copy(self.given, seed).to(self.device)
+        images, classes = self.data.images[self.splits.pretrain], len(self.data.class_names)
+        return load_model(self.network_name, images, classes, seed).to(self.device)
 
     def _check_stop(self) -> None:
         if distributed.any_rank(self.stop()):
@@ -269,11 +346,11 @@ class PolicySearch:
         self._saved = time.monotonic()
 
 
-def _differences(config: SearchConfig) -> str:
+def _differences(config: Any) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = SearchConfig(seed=config.seed)
+    usual = type(config)()
     values = dataclasses.asdict(config).items()
-    changed = {name: value for name, value in values if value != getattr(usual, name)}
+    changed = {k: value for k, value in values if k != "seed" and value != getattr(usual, k)}
     texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
     return ", ".join(texts) or "the defaults"
 

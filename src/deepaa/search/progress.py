@@ -6,6 +6,7 @@ from deepaa.runs import ProgressLine, duration
 from deepaa.search.contest import ContestEntry, ContestEpoch, ContestProgress, ContestRecord
 from deepaa.search.cost import Cost
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
+from deepaa.search.methods import TrialRecord
 from deepaa.search.plain_network import ProtectionRecord
 from deepaa.search.policy_search import Record
 from deepaa.search.proved import ProvedSearch
@@ -24,6 +25,7 @@ class SearchProgress:
         self.proved, self.search, self.line = proved, proved.search, ProgressLine()
         self.contest: ContestProgress | None = None
         self.cost = cost or Cost(0.0, 0.0, 0.0, 1.0)
+        self._seconds, self._units = 0.0, 0  # of the units that another method did
         self.rate, self.passes = 0.0, 0  # image passes a second, smoothed, and their number so far
 
     def __call__(self, record: Record | ContestRecord) -> None:
@@ -45,6 +47,8 @@ class SearchProgress:
                 self.line.message(line)
         elif isinstance(record, EpochRecord):
             self._show_epoch(record)
+        elif isinstance(record, TrialRecord):
+            self.line.update(self.trial_text(record), always=record.index == record.of)
         else:
             is_last = record.step == self.search.config.steps
             self.line.update(self.step_text(record), always=is_last)
@@ -67,6 +71,18 @@ class SearchProgress:
             self.line.message(f"warning: {warning}")
         if left == 0 and self.search.config.protect:
             self.line.update("looking for operations that turn one class into another")
+
+    def trial_text(self, record: TrialRecord) -> str:
+        """Where another method is, how well it does, and the time that is left."""
+        self._seconds += record.seconds
+        self._units += 1
+        left = self._seconds / self._units * (record.of - record.index) + self.cost.contest
+        best = "" if record.best is None else f"best {record.best:.3f}  "
+        assert self.search.method is not None
+        return (
+            f"{self.search.method.name}  {record.unit} {record.index}/{record.of}  {best}"
+            f"left {duration(left)}  {record.summary}"
+        )
 
     def step_text(self, record: StepRecord) -> str:
         """Where the search is, how well the layer does, and the time that is left."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property, partial
 
-import torch
-from torch import nn
-
 from deepaa import distributed
-from deepaa.models import copy_model, is_large
+from deepaa.models import is_large
 from deepaa.policy import Policy, SpaceName
 from deepaa.runs import FOUND, POLICY, StopAskedError
 from deepaa.search.contest import (
@@ -25,6 +22,7 @@ from deepaa.search.contest import (
     contest_facts,
     contest_network,
 )
+from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.policy_search import PolicySearch, Record
 from deepaa.train import device_settings
 
@@ -162,27 +160,3 @@ class ProvedSearch:
             checkpoint_seconds=search.checkpoint_seconds,
             stop=search.stop,
         )
-
-
-def fresh_copy(model: nn.Module, seed: int) -> nn.Module:
-    """A copy of a network with new weights by the seed: each layer draws its own again.
-
-    Raises:
-        ValueError: A layer has weights, but no `reset_parameters` to draw them with.
-    """
-    copy = copy_model(model)
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)
-        copy = copy.cpu()
-        for name, module in copy.named_modules():
-            if not any(True for _ in module.parameters(recurse=False)):
-                continue
-            reset = getattr(module, "reset_parameters", None)
-            if not callable(reset):
-                raise ValueError(
-                    f"the contest trains your network from new weights, but {name or 'it'} "
-                    f"({type(module).__name__}) has no reset_parameters; name the network instead, "
-                    "use deepaa.hold_contest with your own loop, or leave the contest out"
-                )
-            reset()
-    return copy

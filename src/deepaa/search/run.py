@@ -37,6 +37,7 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
+from deepaa.search.methods import Method
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
@@ -67,6 +68,8 @@ class SearchRequest:
     """Images for pre-training, search and validation."""
     operations: tuple[str, ...] = ()
     """Where `settings.operations` were imported from, MODULE:NAME each."""
+    method: Method | None = None
+    """What finds the policy; None for gradient matching."""
     contest: ContestConfig | None = field(default_factory=ContestConfig)
     """How policies are compared by training in the end; None for not at all."""
 
@@ -86,11 +89,12 @@ class SearchRequest:
         *,
         operations: Sequence[str] = (),
         model: str | None = None,
+        method: str | None = None,
     ) -> SearchRequest:
         """The request that began the run in `folder`, if nothing of it was given by Python.
 
-        `data` is where its images lie now, if they have moved. `operations` and `model` are those
-        of the run once more: code of one's own is not imported because a folder names it.
+        `data` is where its images lie now, if they have moved. `operations`, `model` and
+        `method` are those of the run once more: code of one's own is not imported because a folder names it.
         """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
@@ -98,7 +102,7 @@ class SearchRequest:
         config = read_config(folder)
         if config.get("kind") != KIND:
             raise ValueError(f"{folder}: this run is not a search; try deepaa train --resume")
-        kept = read_stored(folder, config, operations, model)
+        kept = read_stored(folder, config, operations, model, method)
         spec = kept.data if data is None else replace(kept.data, data=absolute_source(data))
         search, proxy, space = kept.settings
         return cls(
@@ -108,6 +112,7 @@ class SearchRequest:
             pretrain=kept.pretrain,
             splits=kept.splits,
             operations=kept.operations,
+            method=kept.method,
             contest=kept.contest,
         )
 
@@ -131,6 +136,7 @@ class SearchRequest:
             "pretrain": self.pretrain,
             "network": None if network is None else state_hash(network),
             "contest": self.contest and to_plain(self.contest),
+            **({} if self.method is None else {"method": self.method.to_json()}),
             "source": {
                 "data": spec and spec.to_json(),
                 "weights": None if self.weights is None else str(Path(self.weights).resolve()),
@@ -180,6 +186,7 @@ def open_search(
         search = PolicySearch(
             images,
             **settings._asdict(),
+            method=request.method,
             model=network,
             pretrain=request.pretrain,
             device=device,
@@ -228,7 +235,8 @@ def _subset(request: SearchRequest, known: Mapping[str, Any] | None) -> SearchSu
         if before is not None:
             return before[0]
     is_given = request.model is not None or request.weights is not None
-    return SearchSubset(request.splits, seed, pretrains=request.pretrain or not is_given)
+    pretrains = request.pretrain or not is_given or request.method is not None
+    return SearchSubset(request.splits, seed, pretrains=pretrains)
 
 
 def _open_run(out: str | Path, config: dict[str, Any], *, resume: bool) -> Run | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from deepaa.ops import Row
-from deepaa.policy import Policy, SpaceName, compared_policy
+from deepaa.policy import Chains, Policy, SpaceName, compared_policy
 
 NONE, CROP_FLIP = "none", "crop-flip"
 REFERENCES = (NONE, CROP_FLIP)
@@ -48,8 +48,13 @@ def named_candidates(space: SpaceName) -> list[Candidate]:
 def found_candidates(found: Policy) -> list[Candidate]:
     """The found policy at several depths, each as found, spread, and at half of its strength.
 
-    How much augmentation a network needs is not what gradient matching tells; training does.
+    How much augmentation a network needs is not what gradient matching tells; training does. What
+    other methods found has sub-policies, or changes over the epochs, and takes part as it is and at
+    half of its strength.
     """
+    if len(found.phases) > 1 or any(isinstance(s, Chains) for s in found.phases[0].stages):
+        half = Candidate(f"{FOUND}-half", "the found policy, half strength", found.strength(HALF))
+        return [Candidate(FOUND, "the found policy", found, FOUND), half._replace(kind=FOUND)]
     depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if 0 < d <= found.depth]
     candidates = []
     for depth in depths:

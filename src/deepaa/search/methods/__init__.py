@@ -4,7 +4,17 @@ Here belongs how other methods find a policy. Data, splits, run folder, resume a
 the matter of `deepaa.search`, which gives every method the same images, network and seeds.
 """
 
+from deepaa.search.methods.registry import (
+    METHODS as METHODS,
+    OWN as OWN,
+    Method as Method,
+    base_preset as base_preset,
+    open_method as open_method,
+    opened_method as opened_method,
+    stored_method as stored_method,
+)
 from deepaa.search.methods.searcher import (
+    TRAINING_COST as TRAINING_COST,
     Forecast as Forecast,
     Needs as Needs,
     Part as Part,

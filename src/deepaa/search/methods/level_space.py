@@ -84,4 +84,6 @@ class LevelSpace:
     def draw(self, uniforms: Sequence[float]) -> Slot:
         """A slot from three numbers in 0..1: the operation, its gate and its level."""
         operation, gate, level = uniforms
-        return Slot(min(int(operation * len(self.operations)), len(self.operations) - 1), gate, level)
+        return Slot(
+            min(int(operation * len(self.operations)), len(self.operations) - 1), gate, level
+        )

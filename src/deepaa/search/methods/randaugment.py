@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -43,9 +44,7 @@ class RandAugmentConfig(TrainedChoiceConfig):
         return list(product(self.numbers, self.magnitudes))
 
 
-def weakest_within(
-    scores: Sequence[float], strengths: Sequence[float], error: float
-) -> int:
+def weakest_within(scores: Sequence[float], strengths: Sequence[float], error: float) -> int:
     """The weakest whose score is at most `error` below the best; of equals the better one."""
     best = max(scores)
     close = [place for place, score in enumerate(scores) if score >= best - error]
@@ -93,7 +92,10 @@ class RandAugment(TrainedChoice):
         return f"n={n} m={m}"
 
     @property
-    def policy(self) -> Policy:
-        """The point that is taken, which says on what scale its strength is."""
-        found = super().policy
-        return found
+    def info(self) -> dict[str, str]:
+        """The point that was taken, and the scale of its strength."""
+        means = self._means()
+        if max(means) == -math.inf:
+            return {}
+        taken = self.describe(self.pick(means, self._error(max(means))))
+        return {"randaugment": f"{taken}, of {TOP}"}

@@ -49,7 +49,7 @@ class Part(NamedTuple):
     """(N,) images of one group stay together where a method divides them."""
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override]
         """How many images there are."""
         return len(self.labels)
 
@@ -109,7 +109,7 @@ class TrialRecord(NamedTuple):
 
     unit: str
     """What was done: an epoch, a trial, a generation or a step."""
-    index: int
+    index: int  # type: ignore[assignment]
     """Units done so far, of all kinds."""
     of: int
     """Units in all, as `Forecast.units` says."""
@@ -186,6 +186,11 @@ class Searcher(ABC):
     @abstractmethod
     def policy(self) -> Policy:
         """The best found so far, with the defaults behind it; the method's prior at the start."""
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What the policy's file says of how this method found it, beside what all say."""
+        return {}
 
     @abstractmethod
     def __iter__(self) -> Iterator[TrialRecord]:

@@ -93,6 +93,8 @@ class TrainedChoice(Searcher):
     @classmethod
     def forecast(cls, config: Any, world: World) -> Forecast:
         """Every policy is trained with, and measured once."""
+        if cls.count(config) == 1:  # nothing to choose
+            return Forecast(Passes(), 0)
         jobs = cls.count(config) * config.repeats
         each = Job(world.pretrain, None, config.epochs, 0).passes(world)
         passes = Passes(training=jobs * each, forward=jobs * world.validation.count)
@@ -112,8 +114,8 @@ class TrainedChoice(Searcher):
 
     @property
     def done(self) -> bool:
-        """Whether every training is over."""
-        return self.trained == len(self.scores)
+        """Whether every training is over; of one policy none is needed."""
+        return self.trained == len(self.scores) or len(self.policies) == 1
 
     @property
     def policy(self) -> Policy:
