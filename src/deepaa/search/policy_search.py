@@ -291,7 +291,7 @@ class PolicySearch:
 
     @property
     def world(self) -> World:
-        """What every method gets: all images but those that judge, a network, and what may be used."""
+        """What every method gets: all images but the judge, a network, and what may be used."""
         names = {operation.name for operation in self.space.operations}
         excludes = self.protection.excludes
         defaults = default_policy(space_of(self.data.images.shape[1:]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.methods import Method
+from deepaa.search.methods import Method, base_preset, opened_method
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
@@ -94,7 +94,8 @@ class SearchRequest:
         """The request that began the run in `folder`, if nothing of it was given by Python.
 
         `data` is where its images lie now, if they have moved. `operations`, `model` and
-        `method` are those of the run once more: code of one's own is not imported because a folder names it.
+        `method` are those of the run once more: code of one's own is not imported because a
+        folder names it.
         """
         if not (folder / CONFIG).exists():
             reason = "holds no run" if folder.is_dir() else "no such folder"
@@ -268,6 +269,7 @@ def find_policy(
     proxy: ProxyConfig | None = None,
     device: torch.device | str | None = None,
     sizes: Sizes | None = None,
+    method: str | None = None,
     contest: bool | ContestConfig = True,
     out: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -289,6 +291,7 @@ def find_policy(
         config: All settings of the search, instead of the preset's.
         proxy: How a network is made and trained, instead of the preset's way.
         sizes: Images for pre-training, search and validation, as for `--splits`.
+        method: What finds the policy, as for `--method`; None for gradient matching.
         contest: Whether candidates are trained in the end: the found policy in several forms, and
             others that need no search. The best is returned, and its `info["contest"]` says how
             much better it is. False returns what the search found, and nothing is proved.
@@ -296,11 +299,13 @@ def find_policy(
             its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
         progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
             function that is called with every record.
-        settings: Single fields of `SearchConfig` to change: `layers=3, seed=1`.
+        settings: Single fields of `SearchConfig` to change, `layers=3, seed=1`; or, with a method,
+            of its own settings.
     """
     name, network = (model, None) if isinstance(model, str) else (None, model)
+    found, settings = _method(method, preset, settings)
     wanted = SettingsRequest(
-        preset=preset,
+        preset=preset if found is None else base_preset(preset),
         search=config,
         proxy=proxy,
         space=space,
@@ -312,11 +317,26 @@ def find_policy(
     )
     held = ContestConfig() if contest is True else contest or None
     source = _source(data, size, groups)
-    request = SearchRequest(wanted, source, network, weights, pretrain, sizes, contest=held)
+    request = SearchRequest(
+        wanted, source, network, weights, pretrain, sizes, method=found, contest=held
+    )
     where = distributed.init(str(device or "auto"))
     with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
         _follow(search, progress)
         return search.policy
+
+
+def _method(
+    name: str | None, preset: str | None, settings: Mapping[str, Any]
+) -> tuple[Method | None, dict[str, Any]]:
+    """The method, and the fields that belong to all searches."""
+    found, _ = opened_method(name, preset, ())
+    if found is None:
+        return None, dict(settings)
+    names = {each.name for each in fields(found.config)}
+    own = {name: value for name, value in settings.items() if name in names}
+    others = {name: value for name, value in settings.items() if name not in names}
+    return found._replace(config=replace(found.config, **own)), others
 
 
 def _source(data: object, size: int | None, groups: Any) -> DataSpec | LabelledImages:

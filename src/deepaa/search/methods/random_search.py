@@ -26,7 +26,7 @@ class RandomConfig(TrainedChoiceConfig):
 
     epochs: int = 20
     trials: int = 16
-    """Policies that are drawn and trained with; of one nothing is trained, for there is no choice."""
+    """Policies that are drawn and trained with; where it is one, nothing is trained."""
     kind: str = "chains"
     """What is drawn: chains, layers or schedule, as the method has that it is the control of."""
     chains: int = 25
