@@ -44,6 +44,22 @@ def search(
             "Searcher of yours as MODULE:NAME, whose code runs. Default: deepaa.",
         ),
     ] = None,
+    methods: Annotated[
+        str | None,
+        _space(
+            metavar="A,B,...",
+            help="Several methods, each in a folder of its own under --out; what they found then "
+            "meets in one contest, and one table compares them.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        _space(
+            metavar="PASSES",
+            help="What each of --methods may cost, as 15M: images forward through a network; "
+            "one back as well, or with a slope, counts 3.",
+        ),
+    ] = None,
     layers: Annotated[str | None, _space(help="Layers to find; auto: as many as help.")] = None,
     max_layers: Annotated[int | None, _space(min=1, help="Most layers that auto adds.")] = None,
     steps: Annotated[int | None, _space(min=1, help="Steps per layer.")] = None,
@@ -120,6 +136,7 @@ def search(
     Ctrl-C or SIGTERM saves and leaves; --resume goes on, also after a power cut. On several GPUs:
     torchrun --nproc-per-node 4 -m deepaa search ...
     """
+    from deepaa.cli.several import method_names, passes_of, search_several
     from deepaa.data import DataSpec
     from deepaa.distributed import is_main, joined, run_on_all
     from deepaa.ops import import_operations
@@ -135,9 +152,9 @@ def search(
         search_cost,
     )
 
-    params = context.params
+    params, held = context.params, ContestConfig(contest_passes, target_epochs)
 
-    def requested() -> SearchRequest:
+    def requested(method: str | None = method, *, judged: bool = contest == "on") -> SearchRequest:
         if resume is not None:
             options.refuse_settings(context, WITH_RESUME)
             return SearchRequest.from_run(
@@ -162,11 +179,29 @@ def search(
             splits=None if splits is None else _sizes(splits),
             operations=tuple(operations),
             method=found,
-            contest=ContestConfig(contest_passes, target_epochs) if contest == "on" else None,
+            contest=held if judged else None,
         )
 
     stop, folder = StopRequest(), resume or out
     with joined(device) as where:
+        if methods is not None:
+            if resume is not None or method is not None:
+                raise ValueError("--methods goes on by itself; it takes no --resume, no --method")
+            with stop:
+                search_several(
+                    {name: requested(name, judged=False) for name in method_names(methods)},
+                    out,
+                    budget=None if budget is None else passes_of(budget),
+                    contest=held if contest == "on" else None,
+                    dry_run=dry_run,
+                    stop=stop,
+                    device=where,
+                    download=download,
+                    checkpoint_seconds=checkpoint_seconds,
+                )
+            return
+        if budget is not None:
+            raise ValueError("--budget is for --methods, which compares searches of equal cost")
         request = run_on_all(requested)
         with open_search(
             request,

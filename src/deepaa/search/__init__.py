@@ -13,6 +13,7 @@ from deepaa.search.contest import (
     ContestRun as ContestRun,
     hold_contest as hold_contest,
     open_contest as open_contest,
+    short_name as short_name,
 )
 from deepaa.search.cost import (
     Cost as Cost,
@@ -20,6 +21,7 @@ from deepaa.search.cost import (
     contest_forecast as contest_forecast,
     forecast as forecast,
     search_cost as search_cost,
+    search_passes as search_passes,
 )
 from deepaa.search.gradient_matching.rewards import SearchData as SearchData
 from deepaa.search.gradient_matching.search import (
@@ -29,6 +31,7 @@ from deepaa.search.gradient_matching.search import (
 )
 from deepaa.search.methods import (
     METHODS as METHODS,
+    TRAINING_COST as TRAINING_COST,
     Forecast as Forecast,
     Method as Method,
     Needs as Needs,
@@ -61,4 +64,13 @@ from deepaa.search.settings import (
     SearchConfig as SearchConfig,
     Settings as Settings,
     SettingsRequest as SettingsRequest,
+)
+from deepaa.search.several import (
+    METHODS_FILE as METHODS_FILE,
+    MethodRow as MethodRow,
+    images_used as images_used,
+    judged as judged,
+    method_lines as method_lines,
+    spent as spent,
+    within_budget as within_budget,
 )

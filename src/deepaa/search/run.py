@@ -156,6 +156,7 @@ def open_search(
     resume: bool = False,
     dry_run: bool = False,
     download: bool = False,
+    images: LabelledImages | None = None,
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[ProvedSearch]:
@@ -166,10 +167,11 @@ def open_search(
         resume: Refuse a folder without a run.
         dry_run: Leave the folder as it is.
         download: Fetch a data set that is not there.
+        images: Those of the request, if they were read before.
         stop: As for `PolicySearch`.
     """
     known = distributed.from_main(lambda: _stored_config(out))
-    images = _read_images(request, known, download=download)
+    images = images or _read_images(request, known, download=download)
     settings = request.settings.resolve(large=is_large(images.images))
     if any(operation.is_custom for operation in settings.space.operations):
         check_own_operations(settings.space.table, images.images[:2].to(device))

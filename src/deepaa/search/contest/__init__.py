@@ -33,6 +33,7 @@ from deepaa.search.contest.request import (
     contest_facts as contest_facts,
     contest_network as contest_network,
     open_contest as open_contest,
+    short_name as short_name,
 )
 from deepaa.search.contest.result import ContestResult as ContestResult
 from deepaa.search.contest.run import (

@@ -1,0 +1,154 @@
+"""`deepaa search --methods`: several searches one after the other, a contest, and one table."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deepaa.runs import StopRequest
+    from deepaa.search import ContestConfig, MethodRow, ProvedSearch, SearchRequest
+
+UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
+CONTEST = "contest"
+"""The folder of the contest beside those of the searches."""
+
+
+def passes_of(text: str) -> int:
+    """The passes that a budget such as 15M, 500k or 15000000 means."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", text)
+    if found is None or not (count := round(float(found[1]) * UNITS[found[2]])):
+        raise ValueError(f"--budget takes passes, as 15M or 500k, got {text!r}")
+    return count
+
+
+def method_names(text: str) -> list[str]:
+    """The methods of a list with commas, each once."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise ValueError(f"--methods takes two or more different methods, got {text!r}")
+    return names
+
+
+def folder_of(out: Path, method: str) -> Path:
+    """Where the search with a method is kept."""
+    return out / re.sub(r"[^\w.-]+", "-", method)
+
+
+def search_several(
+    requests: Mapping[str, SearchRequest],
+    out: Path,
+    *,
+    budget: int | None,
+    contest: ContestConfig | None,
+    dry_run: bool,
+    stop: StopRequest,
+    **options: Any,
+) -> None:
+    """Run each method in a folder of its own, then the contest; the same command goes on.
+
+    Args:
+        requests: What each method is asked for, without a contest of its own.
+        budget: Passes forward for each; None leaves every method its own number.
+        options: Device, download and seconds between checkpoints, as for `open_search`.
+    """
+    from deepaa.distributed import world_size
+    from deepaa.runs import notify, write_json
+    from deepaa.search import METHODS_FILE, method_lines, open_search, within_budget
+
+    if world_size() > 1:
+        raise ValueError("--methods runs in one process, not under torchrun")
+    fitted, images = dict(requests), None
+    for name, request in requests.items():  # all are refused before one begins
+        with open_search(request, dry_run=True, images=images, **options) as opened:
+            images = opened.search.data
+            if budget is not None:
+                fitted[name] = within_budget(request, opened.search, budget)
+    rows: list[MethodRow] = []
+    for name, request in fitted.items():
+        folder = None if dry_run else folder_of(out, name)
+        asked = partial(getattr, stop, "requested")
+        with open_search(request, folder, images=images, stop=asked, **options) as opened:
+            notify(f"{name}: {_forecast(opened)}")
+            if folder is not None:
+                _follow(opened, stop)
+                rows.append(_row(name, opened, folder))
+    if dry_run:
+        return
+    if contest is not None:
+        rows = _judged(rows, next(iter(fitted.values())), out, contest, stop, **options)
+    write_json(out / METHODS_FILE, [row._asdict() for row in rows])
+    typer.echo()
+    for line in method_lines(rows):
+        typer.echo(line)
+    typer.echo(f"\ntable    {out / METHODS_FILE}")
+
+
+def _forecast(opened: ProvedSearch) -> str:
+    from deepaa.search import TRAINING_COST, images_used, search_passes
+
+    search = opened.search
+    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
+    cost = TRAINING_COST * (training + search_passes(search))
+    return f"at most {cost:,} passes, {images_used(search):,} labelled images"
+
+
+def _follow(opened: ProvedSearch, stop: StopRequest) -> None:
+    """Run one search to its end and show its records."""
+    from deepaa.runs import notify
+    from deepaa.search import SearchProgress
+
+    progress = SearchProgress(opened)
+    try:
+        for record in opened:
+            progress(record)
+    finally:
+        progress.clear()
+    if opened.stopped:
+        notify("stopped and saved; go on with the same command")
+        raise typer.Exit(stop.exit_code or 143)
+
+
+def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
+    from deepaa.search import MethodRow, images_used, spent
+
+    passes, seconds = spent(folder)
+    return MethodRow(name, passes, seconds / 60, images_used(opened.search))
+
+
+def _judged(
+    rows: list[MethodRow],
+    request: SearchRequest,
+    out: Path,
+    contest: ContestConfig,
+    stop: StopRequest,
+    **options: Any,
+) -> list[MethodRow]:
+    """The rows with how the found policies do in a contest among them and the references."""
+    from deepaa.cli.contest import follow, print_contest
+    from deepaa.data import DataSpec
+    from deepaa.search import ContestRequest, judged, open_contest, short_name
+
+    assert isinstance(request.data, DataSpec)
+    proxy = request.settings.resolve().proxy
+    files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
+    asked = ContestRequest(
+        request.data,
+        tuple(files.values()),
+        usual=False,
+        model=request.settings.model or proxy.model,
+        weights=None,
+        contest=contest,
+        operations=request.operations,
+    )
+    with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:
+        follow(opened, stop, "the same command")
+        print_contest(opened, out / CONTEST)
+        table = opened.contest.table
+    return [row._replace(judged=judged(table, short_name(files[row.method]))) for row in rows]

@@ -1,0 +1,144 @@
+"""Several search methods on the same images, under one budget, and the table that compares them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from deepaa.runs import read_history
+from deepaa.search.contest import ContestTable
+from deepaa.search.methods import OWN, TRAINING_COST
+from deepaa.search.policy_search import PolicySearch
+from deepaa.search.run import SearchRequest
+from deepaa.search.settings import SearchConfig, SettingsRequest
+
+FASTEST = 0.3
+"""The highest learning rate of a search in fewer steps."""
+DEVIATIONS = 1.96
+"""Standard errors to either side of an interval of 95 %."""
+METHODS_FILE = "methods.json"
+"""The table, in the folder of all searches."""
+
+
+# The budget
+
+
+def within_budget(request: SearchRequest, search: PolicySearch, budget: int) -> SearchRequest:
+    """The request in the largest form that costs at most `budget` passes forward.
+
+    Args:
+        search: The search that the request means.
+    """
+    if request.method is not None:
+        config = request.method.searcher.scaled(request.method.config, search.world, budget)
+        return replace(request, method=request.method._replace(config=config))
+    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
+    rows, found = len(search.space), None
+    for config in _smaller(search.config):
+        cost = TRAINING_COST * (training + config.passes_left(rows))
+        if cost <= budget:
+            found = config
+            break
+    if found is None:
+        raise ValueError(f"{OWN} takes {cost:,} passes at least, the budget is {budget:,}")
+    names = ("steps", "learning_rate", "max_layers", "layers")
+    fields = {name: getattr(found, name) for name in names}
+    settings: SettingsRequest = request.settings
+    return replace(request, settings=replace(settings, fields={**settings.fields, **fields}))
+
+
+def _smaller(config: SearchConfig) -> Sequence[SearchConfig]:
+    """The settings with fewer steps at a higher learning rate, then with fewer layers, too."""
+    way = config.steps * config.learning_rate
+    least = min(config.steps, math.ceil(way / FASTEST))
+    layers = config.layers or config.max_layers
+    smaller = [
+        replace(config, steps=steps, learning_rate=way / steps)
+        for steps in range(config.steps, least - 1, -1)
+    ]
+    return smaller + [
+        replace(smaller[-1], layers=n) if config.layers else replace(smaller[-1], max_layers=n)
+        for n in range(layers - 1, 0, -1)
+    ]
+
+
+# The table
+
+
+class Judged(NamedTuple):
+    """How networks do that were trained with a policy."""
+
+    length: int
+    """Epochs of the longest trainings."""
+    seeds: int
+    accuracy: float
+    low: float
+    """Both ends of the 95 % interval of the accuracy, over the images that judge."""
+    high: float
+
+
+class MethodRow(NamedTuple):
+    """What a method took, and how networks do that were trained with what it found."""
+
+    method: str
+    passes: int
+    """Passes forward, or what costs as much; pre-training is included."""
+    minutes: float
+    images: int
+    """Labelled images that it used."""
+    judged: Judged | None = None
+    """How its policy did in the contest; None without one."""
+
+
+def spent(folder: Path) -> tuple[int, float]:
+    """The passes and the seconds of the search in a run folder, without its contest."""
+    trained = passes = 0
+    seconds = 0.0
+    for record in read_history(folder):
+        kind = record.get("kind")
+        if kind not in ("epoch", "step", "layer", "trial"):
+            continue
+        seconds += record["seconds"]
+        if kind == "epoch":
+            trained += record["images"]
+        else:
+            passes = record["passes"] if kind == "trial" else TRAINING_COST * record["passes"]
+    return TRAINING_COST * trained + passes, seconds
+
+
+def images_used(search: PolicySearch) -> int:
+    """Labelled images that a search looks at."""
+    if search.method is None:
+        return sum(len(part) for part in search.splits[:3])
+    return search.method.searcher.needs(search.method.config).images(search.world)
+
+
+def judged(table: ContestTable, candidate: str) -> Judged | None:
+    """The accuracy after the longest trainings with a candidate, and its interval."""
+    own = [entry for entry in table.entries if entry.candidate == candidate]
+    if not own:
+        return None
+    length = max(entry.length for entry in own)
+    right = [entry.correct.double().mean().item() for entry in own if entry.length == length]
+    accuracy = sum(right) / len(right)
+    half = DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / len(table.chooses))
+    low, high = max(0.0, accuracy - half), min(1.0, accuracy + half)
+    return Judged(length, len(right), accuracy, low, high)
+
+
+def method_lines(rows: Sequence[MethodRow]) -> list[str]:
+    """The table as text, the best first."""
+    head = f"{'method':12} {'passes':>12} {'minutes':>8} {'images':>8}  accuracy (95 %)"
+    lines = [head]
+    for row in sorted(rows, key=lambda row: 0.0 if row.judged is None else -row.judged.accuracy):
+        told = "not judged"
+        if row.judged is not None:
+            length, _, accuracy, low, high = row.judged
+            told = f"{100 * accuracy:.1f} % ({100 * low:.1f} to {100 * high:.1f}), {length} epochs"
+        lines.append(
+            f"{row.method:12} {row.passes:>12,} {row.minutes:>8.1f} {row.images:>8,}  {told}"
+        )
+    return lines
