@@ -18,6 +18,7 @@ SAYS = {
     "06_compare_policies.py": r"deepta: .*distance of deepta and trivialaugment-wide: 0\.\d+",
     "07_export.py": r"wrote policy_tv\.py: 3 layers.*the pipeline draws by itself",
     "08_reproducible_workers.py": "the same images every time, and new ones in every epoch",
+    "09_own_search_method.py": r"found by strengths: .*, [\d,]+ passes",
 }
 
 

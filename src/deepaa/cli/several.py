@@ -91,12 +91,10 @@ def search_several(
 
 
 def _forecast(opened: ProvedSearch) -> str:
-    from deepaa.search import TRAINING_COST, images_used, search_passes
+    from deepaa.search import images_used, whole_cost
 
     search = opened.search
-    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
-    cost = TRAINING_COST * (training + search_passes(search))
-    return f"at most {cost:,} passes, {images_used(search):,} labelled images"
+    return f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
 
 
 def _follow(opened: ProvedSearch, stop: StopRequest) -> None:
@@ -133,7 +131,8 @@ def _judged(
     """The rows with how the found policies do in a contest among them and the references."""
     from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
-    from deepaa.search import ContestRequest, judged, open_contest, short_name
+    from deepaa.runs import notify
+    from deepaa.search import ContestRequest, contest_forecast, judged, open_contest, short_name
 
     assert isinstance(request.data, DataSpec)
     proxy = request.settings.resolve().proxy
@@ -148,6 +147,8 @@ def _judged(
         operations=request.operations,
     )
     with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:
+        plan = contest_forecast(opened.contest)
+        notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, stop, "the same command")
         print_contest(opened, out / CONTEST)
         table = opened.contest.table

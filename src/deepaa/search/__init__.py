@@ -21,7 +21,6 @@ from deepaa.search.cost import (
     contest_forecast as contest_forecast,
     forecast as forecast,
     search_cost as search_cost,
-    search_passes as search_passes,
 )
 from deepaa.search.gradient_matching.rewards import SearchData as SearchData
 from deepaa.search.gradient_matching.search import (
@@ -38,6 +37,8 @@ from deepaa.search.methods import (
     Part as Part,
     Passes as Passes,
     Searcher as Searcher,
+    TrainedChoice as TrainedChoice,
+    TrainedChoiceConfig as TrainedChoiceConfig,
     TrialRecord as TrialRecord,
     World as World,
     base_preset as base_preset,
@@ -72,5 +73,6 @@ from deepaa.search.several import (
     judged as judged,
     method_lines as method_lines,
     spent as spent,
+    whole_cost as whole_cost,
     within_budget as within_budget,
 )

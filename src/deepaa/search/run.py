@@ -37,7 +37,7 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.methods import Method, base_preset, opened_method
+from deepaa.search.methods import METHODS, Method, Searcher, base_preset, opened_method
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
@@ -126,6 +126,8 @@ class SearchRequest:
         from_python = ["the images"] if spec is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
+        if self.method is not None and not (self.method.name in METHODS or ":" in self.method.name):
+            from_python.append("the search method")
         judged = images.judge is not None and len(images.judge) > 0
         spec = spec and replace(spec, subset_sizes=images.subset_sizes, subset_judged=judged)
         return {
@@ -271,7 +273,7 @@ def find_policy(
     proxy: ProxyConfig | None = None,
     device: torch.device | str | None = None,
     sizes: Sizes | None = None,
-    method: str | None = None,
+    method: str | type[Searcher] | None = None,
     contest: bool | ContestConfig = True,
     out: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
@@ -293,7 +295,8 @@ def find_policy(
         config: All settings of the search, instead of the preset's.
         proxy: How a network is made and trained, instead of the preset's way.
         sizes: Images for pre-training, search and validation, as for `--splits`.
-        method: What finds the policy, as for `--method`; None for gradient matching.
+        method: What finds the policy, as for `--method`, or a `Searcher` of one's own; None for
+            gradient matching.
         contest: Whether candidates are trained in the end: the found policy in several forms, and
             others that need no search. The best is returned, and its `info["contest"]` says how
             much better it is. False returns what the search found, and nothing is proved.
@@ -329,7 +332,7 @@ def find_policy(
 
 
 def _method(
-    name: str | None, preset: str | None, settings: Mapping[str, Any]
+    name: str | type[Searcher] | None, preset: str | None, settings: Mapping[str, Any]
 ) -> tuple[Method | None, dict[str, Any]]:
     """The method, and the fields that belong to all searches."""
     found, _ = opened_method(name, preset, ())

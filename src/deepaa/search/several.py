@@ -35,10 +35,9 @@ def within_budget(request: SearchRequest, search: PolicySearch, budget: int) -> 
     if request.method is not None:
         config = request.method.searcher.scaled(request.method.config, search.world, budget)
         return replace(request, method=request.method._replace(config=config))
-    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
-    rows, found = len(search.space), None
+    found, cost = None, 0
     for config in _smaller(search.config):
-        cost = TRAINING_COST * (training + config.passes_left(rows))
+        cost = _own_cost(search, config)
         if cost <= budget:
             found = config
             break
@@ -48,6 +47,20 @@ def within_budget(request: SearchRequest, search: PolicySearch, budget: int) -> 
     fields = {name: getattr(found, name) for name in names}
     settings: SettingsRequest = request.settings
     return replace(request, settings=replace(settings, fields={**settings.fields, **fields}))
+
+
+def whole_cost(search: PolicySearch) -> int:
+    """The most that a search costs, in passes forward, with its pre-training."""
+    return (
+        _own_cost(search, search.config)
+        if search.method is None
+        else search.method_forecast.passes.cost
+    )
+
+
+def _own_cost(search: PolicySearch, config: SearchConfig) -> int:
+    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
+    return TRAINING_COST * (training + config.passes_left(len(search.space)))
 
 
 def _smaller(config: SearchConfig) -> Sequence[SearchConfig]:

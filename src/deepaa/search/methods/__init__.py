@@ -24,3 +24,7 @@ from deepaa.search.methods.searcher import (
     World as World,
     seed_for as seed_for,
 )
+from deepaa.search.methods.trained_choice import (
+    TrainedChoice as TrainedChoice,
+    TrainedChoiceConfig as TrainedChoiceConfig,
+)

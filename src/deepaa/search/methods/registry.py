@@ -37,9 +37,12 @@ class Method(NamedTuple):
         return {"name": self.name, "config": to_record(self.config)}
 
 
-def find_searcher(name: str) -> type[Searcher]:
+def find_searcher(name: str | type[Searcher]) -> type[Searcher]:
     """The class of a method; code of one's own is imported."""
-    if name in METHODS:
+    found: object = name
+    if isinstance(name, type):
+        pass
+    elif name in METHODS:
         module, _, attribute = METHODS[name].partition(":")
         found = getattr(importlib.import_module(f"{__package__}.{module}"), attribute)
     elif is_own_code(name):
@@ -49,12 +52,11 @@ def find_searcher(name: str) -> type[Searcher]:
         raise ValueError(f"no search method {name!r}; there are {known}, or MODULE:NAME of yours")
     if not (isinstance(found, type) and issubclass(found, Searcher)):
         raise ValueError(f"{name}: expected a class that is a deepaa Searcher, got {found!r:.80}")
-    searcher: type[Searcher] = found
-    return searcher
+    return found
 
 
 def open_method(
-    name: str, preset: str | None = None, changes: Sequence[str] = ()
+    name: str | type[Searcher], preset: str | None = None, changes: Sequence[str] = ()
 ) -> tuple[Method, list[str]]:
     """A method with the settings of a preset, changed by NAME=VALUE each.
 
@@ -68,14 +70,15 @@ def open_method(
     own = {field.name for field in dataclasses.fields(searcher.Config)}
     mine = [change for change in changes if change.partition("=")[0] in own]
     config = apply_changes(searcher.presets[wanted], parse_changes(mine, searcher.Config))
-    return Method(name, searcher, config), [change for change in changes if change not in mine]
+    known = name if isinstance(name, str) else searcher.method
+    return Method(known, searcher, config), [change for change in changes if change not in mine]
 
 
 def opened_method(
-    name: str | None, preset: str | None, changes: Sequence[str]
+    name: str | type[Searcher] | None, preset: str | None, changes: Sequence[str]
 ) -> tuple[Method | None, Sequence[str]]:
     """`open_method`, where None and deepaa are gradient matching, to which all changes belong."""
-    if name in (None, OWN):
+    if name is None or name == OWN:
         return None, changes
     known = find_searcher(name).presets
     return open_method(name, preset if preset in known else None, changes)

@@ -183,7 +183,7 @@ class TrainedChoice(Searcher):
             score=score,
             best=measured.max().item() if len(measured) else None,
             score_error=None if score is None else self._error(score),
-            summary=", ".join(map(self.describe, policies)),
+            summary=" to ".join(map(self.describe, sorted({min(policies), max(policies)}))),
             passes=self.passes.cost,
             seconds=seconds,
         )
