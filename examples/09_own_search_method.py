@@ -8,7 +8,7 @@ deepaa search --methods strengths:Strengths,random,deepaa --budget 2M
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from deepaa import Policy, find_policy, load_policy
 from deepaa.search import TrainedChoice, TrainedChoiceConfig, World
@@ -25,7 +25,7 @@ class Strengths(TrainedChoice):
     """TrivialAugment at several strengths: each trains a network, validation images decide."""
 
     method, result, Config = "strengths", "layers", StrengthsConfig
-    presets = {"fast": StrengthsConfig(), "demo": StrengthsConfig(epochs=2, strengths=(0.5, 1.0))}
+    presets: ClassVar = {"demo": StrengthsConfig(epochs=2), "fast": StrengthsConfig()}
 
     @classmethod
     def count(cls, config: StrengthsConfig) -> int:
@@ -51,9 +51,8 @@ def main() -> None:
     """Search on the images that come with the package; nothing is proved without a contest."""
     quick: dict[str, Any] = {"preset": "demo", "contest": False, "protect": False}
     policy = find_policy(method=Strengths, **quick)
-    print(
-        f"{policy.info['description']}: {policy.info['settings']}, {policy.info['passes']} passes"
-    )
+    info = policy.info
+    print(f"{info['description']}: {info['settings']}, {info['passes']} passes")
 
 
 if __name__ == "__main__":

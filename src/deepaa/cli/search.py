@@ -90,7 +90,12 @@ def search(
     weights: Annotated[
         Path | None, network_option(help="Trained weights of --model: no pre-training then.")
     ] = None,
-    epochs: Annotated[int | None, network_option(min=1, help="Epochs of pre-training.")] = None,
+    epochs: Annotated[
+        int | None,
+        network_option(
+            min=1, help="Epochs of pre-training; with --method, of each of its trainings."
+        ),
+    ] = None,
     splits: Annotated[
         str | None,
         network_option(
@@ -161,12 +166,12 @@ def search(
                 resume, data, operations=operations, model=model, method=method
             )
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
-        found, changes = opened_method(method, preset, settings)
+        found, changes = opened_method(method, preset, settings, epochs)
         settings_request = SettingsRequest(
             preset=preset if found is None else base_preset(preset),
             fields=fields if layers is None else {**fields, "layers": _depth(layers)},
             model=model,
-            epochs=epochs,
+            epochs=epochs if found is None else None,
             operations=tuple(import_operations(operations)),
             ops=ops,
             exclude=exclude,

@@ -308,7 +308,7 @@ def find_policy(
             of its own settings.
     """
     name, network = (model, None) if isinstance(model, str) else (None, model)
-    found, settings = _method(method, preset, settings)
+    found, settings = _method(method, preset, settings, epochs)
     wanted = SettingsRequest(
         preset=preset if found is None else base_preset(preset),
         search=config,
@@ -316,7 +316,7 @@ def find_policy(
         space=space,
         fields=settings,
         model=name,
-        epochs=epochs,
+        epochs=epochs if found is None else None,
         ops=ops,
         exclude=exclude,
     )
@@ -332,10 +332,13 @@ def find_policy(
 
 
 def _method(
-    name: str | type[Searcher] | None, preset: str | None, settings: Mapping[str, Any]
+    name: str | type[Searcher] | None,
+    preset: str | None,
+    settings: Mapping[str, Any],
+    epochs: int | None,
 ) -> tuple[Method | None, dict[str, Any]]:
     """The method, and the fields that belong to all searches."""
-    found, _ = opened_method(name, preset, ())
+    found, _ = opened_method(name, preset, (), epochs)
     if found is None:
         return None, dict(settings)
     names = {each.name for each in fields(found.config)}

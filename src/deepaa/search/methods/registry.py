@@ -75,13 +75,21 @@ def open_method(
 
 
 def opened_method(
-    name: str | type[Searcher] | None, preset: str | None, changes: Sequence[str]
+    name: str | type[Searcher] | None,
+    preset: str | None,
+    changes: Sequence[str],
+    epochs: int | None = None,
 ) -> tuple[Method | None, Sequence[str]]:
-    """`open_method`, where None and deepaa are gradient matching, to which all changes belong."""
+    """`open_method`, where None and deepaa are gradient matching, to which all changes belong.
+
+    Args:
+        epochs: Of every training of the method.
+    """
     if name is None or name == OWN:
         return None, changes
     known = find_searcher(name).presets
-    return open_method(name, preset if preset in known else None, changes)
+    more = [] if epochs is None else [f"epochs={epochs}"]
+    return open_method(name, preset if preset in known else None, [*changes, *more])
 
 
 def base_preset(preset: str | None) -> str | None:

@@ -1,0 +1,263 @@
+"""Search methods in their run folders: by name, resumed at every record, and compared."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs
+
+from deepaa import CIFAR, Policy, SearchConfig, find_policy
+from deepaa.cli.several import method_names, passes_of
+from deepaa.runs import RunError, read_history
+from deepaa.search import METHODS, MethodRow, SearchRequest, method_lines, open_method
+from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.search.methods.registry import base_preset, find_searcher, opened_method
+from deepaa.search.methods.searcher import Passes, Searcher, seed_for
+from deepaa.search.policy_search import PolicySearch
+from deepaa.search.settings import ProxyConfig, SettingsRequest
+from deepaa.search.several import judged, spent, whole_cost, within_budget
+from deepaa.train.config import TrainConfig
+
+SMALL: dict[str, Any] = {"epochs": 2, "trials": 3, "parallel": 2, "chains": 2}
+OWN = """
+from deepaa.search.methods.random_search import RandomSearch
+
+class Mine(RandomSearch):
+    method = "mine"
+"""
+
+
+def small_search(**options: Any) -> Policy:
+    """A search of a second with random policies."""
+    given = {"method": "random", "sizes": (60, 20, 40), "contest": False, "protect": False}
+    proxy = ProxyConfig(model="small", train=TrainConfig(epochs=2, batch=32))
+    data = options.pop("data", None) or blobs(160, 0)
+    return find_policy(data, proxy=proxy, device="cpu", **(given | SMALL | options))
+
+
+def write_data(path: Path) -> Path:
+    images, labels = blobs(160, 0)
+    np.savez(path, images=images.permute(0, 2, 3, 1).numpy(), labels=labels.numpy())
+    return path
+
+
+# By name
+
+
+def test_every_method_has_presets_and_says_what_it_is() -> None:
+    for name in METHODS:
+        searcher = find_searcher(name)
+        assert searcher.method == name
+        assert searcher.presets.keys() >= {"paper", "fast", "demo"}
+        assert all(isinstance(each, searcher.Config) for each in searcher.presets.values())
+        assert searcher.result in ("layers", "chains", "schedule", "any")
+
+
+def test_unknown_methods_and_settings_are_told() -> None:
+    with pytest.raises(ValueError, match=r"no search method 'fastaa'; there are deepaa, random,"):
+        open_method("fastaa")
+    with pytest.raises(ValueError, match=r"random has no preset 'official'"):
+        open_method("random", "official")
+    with pytest.raises(ValueError, match="expected a class that is a deepaa Searcher"):
+        open_method("math:pi")
+    with pytest.raises(ValueError, match="trials should be at least 1"):
+        open_method("random", changes=["trials=0"])
+
+
+def test_changes_go_where_they_belong() -> None:
+    method, others = open_method("randaugment", "demo", ["one_se=false", "train.lr=0.2"])
+    assert method.config == replace(method.searcher.presets["demo"], one_se=False)
+    assert others == ["train.lr=0.2"]
+    assert opened_method("deepaa", "demo", ["steps=3"]) == (None, ["steps=3"])
+    found, _ = opened_method("random", "imagenet", [])
+    assert found is not None
+    assert found.config == found.searcher.presets["fast"]
+    assert [base_preset(name) for name in ("demo", "paper", None)] == ["demo", None, None]
+
+
+def test_seeds_differ_by_everything_they_are_for() -> None:
+    places = [(), ("a",), ("b",), ("a", 0), ("a", 1), ("longer than eight", 1), ("eight", 1)]
+    assert len({seed_for(0, *place) for place in places}) == len(places)
+    assert seed_for(0, "a") != seed_for(1, "a")
+
+
+def test_passes_are_counted_by_what_they_cost() -> None:
+    assert Passes(10, 5, 2).plus(training=1, forward=2, slopes=3) == Passes(11, 7, 5)
+    assert Passes(11, 7, 5).cost == 3 * 16 + 7
+
+
+# In a run folder
+
+
+def test_a_method_goes_on_however_often_it_is_left(tmp_path: Path) -> None:
+    whole = small_search(out=tmp_path / "whole")
+    records = read_history(tmp_path / "whole")
+    assert [record["kind"] for record in records] == ["trial"] * 4
+    assert whole.info["description"] == "found by random"
+    assert whole.info["passes"] == f"{records[-1]['passes']:,}"
+
+    class Enough(KeyboardInterrupt):
+        pass
+
+    def leave(record: object) -> None:
+        raise Enough
+
+    out = tmp_path / "parts"
+    for n in range(1, len(records) + 1):
+        with pytest.raises(Enough):
+            small_search(out=out, progress=leave)
+        assert len(read_history(out)) == n
+    assert small_search(out=out).equals(whole)
+    assert (out / "policy.json").read_bytes() == (tmp_path / "whole/policy.json").read_bytes()
+
+
+def test_a_stored_method_is_read_again_and_own_code_must_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_data(tmp_path / "data.npz")
+    small_search(data=data, out=tmp_path / "run")
+    request = SearchRequest.from_run(tmp_path / "run")
+    assert request.method is not None
+    assert request.method.name == "random"
+    assert request.method.config.trials == 3
+    with pytest.raises(RunError, match=r"the method of this run is 'random', got --method 'pba'"):
+        SearchRequest.from_run(tmp_path / "run", method="pba")
+
+    (tmp_path / "own_method_of_a_test.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "own_method_of_a_test:Mine"
+    small_search(data=data, out=tmp_path / "mine", method=spec)
+    with pytest.raises(RunError, match=f"name it again with --method {spec}"):
+        SearchRequest.from_run(tmp_path / "mine")
+    assert SearchRequest.from_run(tmp_path / "mine", method=spec).method is not None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "random"},
+        {"name": "random", "config": {"trials": "many"}},
+        {"name": "random", "config": []},
+        {"name": 3, "config": {}},
+        {"name": "os;system", "config": {}},
+        [],
+    ],
+)
+def test_a_damaged_method_in_a_folder_is_one_line(tmp_path: Path, entry: Any) -> None:
+    small_search(data=write_data(tmp_path / "data.npz"), out=tmp_path / "run")
+    path = tmp_path / "run/config.json"
+    content = json.loads(path.read_text())
+    content["settings"]["method"] = entry
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunError) as error:
+        SearchRequest.from_run(tmp_path / "run")
+    assert "\n" not in str(error.value)
+
+
+class Looks(find_searcher("random")):  # type: ignore[misc]
+    """Keeps the world that it was given."""
+
+    worlds: list[Any] = []  # noqa: RUF012
+
+    def __init__(self, world: Any, config: Any) -> None:
+        super().__init__(world, config)
+        Looks.worlds.append(world)
+
+
+def test_no_method_sees_the_images_that_judge() -> None:
+    images, labels = blobs(2400, 0)
+    task = PolicySearch(
+        _labelled(images, labels),
+        space=CIFAR,
+        search=SearchConfig(protect=False),
+        proxy=ProxyConfig(model="small"),
+        method=open_method(Looks, "paper")[0],
+    )
+    assert list(task) == []
+    (world,) = Looks.worlds
+    given = torch.cat([part.images for part in (world.pretrain, world.search, world.validation)])
+    judge = images[task.splits.judge]
+    assert len(judge) == 480
+    assert len(given) == 2400 - 480
+    rows = {bytes(image.numpy()) for image in given}
+    assert not any(bytes(image.numpy()) in rows for image in judge)
+    assert set(world.defaults.expected_uses()) >= {"crop", "flip", "cutout"}
+
+
+def _labelled(images: torch.Tensor, labels: torch.Tensor) -> Any:
+    from deepaa.data import as_images
+
+    return as_images((images, labels))
+
+
+# Several
+
+
+def test_budgets_and_lists_are_read() -> None:
+    assert [passes_of(text) for text in ("15M", "1.5k", "70")] == [15_000_000, 1_500, 70]
+    for text in ("", "0", "15m", "-3", "1e6"):
+        with pytest.raises(ValueError, match="--budget takes passes"):
+            passes_of(text)
+    assert method_names("random, deepaa") == ["random", "deepaa"]
+    for text in ("random", "random,random", ""):
+        with pytest.raises(ValueError, match="--methods takes two or more different methods"):
+            method_names(text)
+
+
+def test_gradient_matching_fits_a_budget_with_fewer_steps_then_fewer_layers() -> None:
+    data = _labelled(*blobs(1200, 0))
+    request = SearchRequest(SettingsRequest("demo"), data)
+
+    def opened(request: SearchRequest) -> PolicySearch:
+        search, proxy, space = request.settings.resolve()
+        return PolicySearch(data, space=space, search=search, proxy=proxy)
+
+    whole = whole_cost(opened(request))
+    for share in (1.0, 0.9, 0.5):
+        fitted = opened(within_budget(request, opened(request), int(share * whole)))
+        assert 0.5 * share * whole < whole_cost(fitted) <= share * whole
+        config = fitted.config
+        assert config.steps * config.learning_rate == pytest.approx(12)
+    with pytest.raises(ValueError, match=r"deepaa takes [\d,]+ passes at least, the budget is 10"):
+        within_budget(request, opened(request), 10)
+
+
+def test_what_a_search_took_is_read_from_its_history(tmp_path: Path) -> None:
+    small_search(out=tmp_path / "random")
+    passes, seconds = spent(tmp_path / "random")
+    history = read_history(tmp_path / "random")
+    assert passes == history[-1]["passes"] > 0
+    assert seconds == pytest.approx(sum(record["seconds"] for record in history))
+
+
+def test_the_table_has_the_best_first() -> None:
+    correct = torch.tensor([True] * 60 + [False] * 40)
+    losses = torch.zeros(100, dtype=torch.float64)
+    entries = (
+        Entry("a", 5, 0, losses, ~correct, 0.0),
+        Entry("a", 15, 0, losses, correct, 0.0),
+        Entry("a", 15, 1, losses, ~correct, 0.0),
+    )
+    table = ContestTable(torch.ones(100, dtype=torch.bool), entries, None)
+    found = judged(table, "a")
+    assert found is not None
+    assert (found.length, found.seeds, found.accuracy) == (15, 2, 0.5)
+    assert (found.low, found.high) == pytest.approx((0.402, 0.598))
+    assert judged(table, "b") is None
+    rows = [MethodRow("none", 5, 0.1, 7), MethodRow("a", 1_000, 2.0, 300, found)]
+    assert method_lines(rows) == [
+        "method             passes  minutes   images  accuracy (95 %)",
+        "a                   1,000      2.0      300  50.0 % (40.2 to 59.8), 15 epochs",
+        "none                    5      0.1        7  not judged",
+    ]
+
+
+def test_searchers_say_what_they_leave_out() -> None:
+    with pytest.raises(TypeError, match="abstract"):
+        Searcher(None, None)  # type: ignore[abstract, arg-type]
