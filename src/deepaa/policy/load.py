@@ -366,6 +366,8 @@ def _for_epochs(policy: Policy, epochs: int, over: int | None, source: str) -> P
     """A schedule stretched to the epochs of a training; other policies as they are."""
     if over is not None:
         return policy.stretched(epochs, over)
+    if algebra.SCHEDULE_EPOCHS not in policy.info:
+        return policy
     try:
         return algebra.fitted_schedule(policy, epochs)
     except ValueError as error:

@@ -220,7 +220,7 @@ class PopulationBased(Searcher):
     def _record(self, score: float, copies: int, seconds: float) -> TrialRecord:
         count = self._validation.count
         done = f"{copies} of {self.config.population} replaced" if copies else "trained"
-        explored = len(self.population.line(self.leader)) - 1
+        phases = len(self.population.line(self.leader))
         return TrialRecord(
             unit="epoch",
             index=self.epoch,
@@ -228,7 +228,7 @@ class PopulationBased(Searcher):
             score=score,
             best=self.best,
             score_error=math.sqrt(score * (1 - score) / count),
-            summary=f"{done}; the best has explored {explored} times",
+            summary=f"{done}; phases of the best: {phases}",
             passes=self.passes.cost,
             seconds=seconds,
         )
