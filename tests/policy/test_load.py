@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from deepaa.ops.space import CIFAR, IMAGENET, Operation
-from deepaa.policy import PolicyFileError, dumps, load
+from deepaa.policy import (
+    SCHEDULE_EPOCHS,
+    PolicyFileError,
+    compared_policy,
+    dumps,
+    fitted_schedule,
+    load,
+)
 from deepaa.policy.format import save_policy
 from deepaa.policy.load import load_policy, parse_policy_ref, policy_names, shipped_policies
 from deepaa.policy.policy import Policy
@@ -258,3 +265,28 @@ def test_the_folder_of_a_run_is_its_policy(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PolicyFileError, match="a folder, expected a policy file"):
         load_policy(tmp_path / "empty")
+
+
+# Schedules that say how many epochs they are for
+
+
+def test_a_schedule_is_fitted_to_a_training(tmp_path: Path) -> None:
+    layer = Policy.uniform(CIFAR, 1).phases[0].stages
+    phases = [(0, layer), (30, layer)]
+    plain = Policy(CIFAR, schedule=phases)
+    noted = Policy(CIFAR, schedule=phases, info={SCHEDULE_EPOCHS: "60"})
+    assert fitted_schedule(plain, 10) is plain
+    fitted = fitted_schedule(noted, 10)
+    assert [phase.epoch for phase in fitted.phases] == [0, 5]
+    assert fitted.info == {SCHEDULE_EPOCHS: "10"}
+    path = tmp_path / "policy.json"
+    for policy, starts in ((plain, [0, 30]), (noted, [0, 5])):
+        policy.save(path)
+        assert load_policy(path).equals(policy)
+        assert compared_policy(path).equals(policy)
+        found = compared_policy(path, epochs=10)
+        assert [phase.epoch for phase in found.phases] == starts
+    for bad, message in (("sixty", "should be a whole number, got 'sixty'"), ("30", "from 30 to")):
+        Policy(CIFAR, schedule=phases, info={SCHEDULE_EPOCHS: bad}).save(path)
+        with pytest.raises(PolicyFileError, match=f"^{path}: .*{message}"):
+            compared_policy(path, epochs=10)

@@ -4,6 +4,10 @@ Here belongs what says which operation an image gets. How a policy is found is t
 `deepaa.search`, how it is put into a data pipeline that of `deepaa.transforms`.
 """
 
+from deepaa.policy.algebra import (
+    SCHEDULE_EPOCHS as SCHEDULE_EPOCHS,
+    fitted_schedule as fitted_schedule,
+)
 from deepaa.policy.baselines import (
     FIFTEEN as FIFTEEN,
     SIDES as SIDES,
@@ -12,6 +16,11 @@ from deepaa.policy.baselines import (
     continuous_levels as continuous_levels,
     default_policy as default_policy,
     rand_augment as rand_augment,
+)
+from deepaa.policy.foreign import (
+    PBA_NAMES as PBA_NAMES,
+    pba_mixture as pba_mixture,
+    pba_rows as pba_rows,
 )
 from deepaa.policy.format import dumps as dumps
 from deepaa.policy.load import (

@@ -1,6 +1,6 @@
-"""Policies made from a policy: weaker, spread out, without some rows, with another ending.
+"""Policies made from a policy: weaker, spread out, without some rows, with other phases.
 
-All but the last say for each row which rows take its place, with which shares. The result is an
+The first three say for each row which rows take its place, with which shares. The result is an
 ordinary policy: equal rows and equal chains are one, rows that nothing draws are left out, and so
 are layers that change nothing.
 """
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CHANGED = "changed"
 """The key of a policy's `info` that says what was made of it."""
+SCHEDULE_EPOCHS = "epochs of the schedule"
+"""The key of a schedule's `info` that says how many epochs it is for."""
 STEPS = 11
 """Even steps that stand for a uniform magnitude: a prime, so that chains can pair them."""
 PAIRING = 7
@@ -93,6 +95,16 @@ def ending(policy: Policy, weak: Policy, epoch: int) -> Policy:
     schedule += [(phase.epoch, phase.stages) for phase in theirs.phases if phase.epoch > epoch]
     info = _noted(policy, f"another policy from epoch {epoch} on")
     return type(policy)(table, schedule=schedule, info=info)
+
+
+def fitted_schedule(policy: Policy, epochs: int) -> Policy:
+    """A schedule that says how many epochs it is for, stretched to `epochs`; others as they are."""
+    noted = policy.info.get(SCHEDULE_EPOCHS)
+    if noted is None:
+        return policy
+    if not (noted.isascii() and noted.isdecimal() and len(noted) < 10):
+        raise ValueError(f"info: {SCHEDULE_EPOCHS} should be a whole number, got {noted[:80]!r}")
+    return policy.stretched(epochs, int(noted))
 
 
 # Magnitudes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
@@ -245,7 +245,7 @@ SIDE = 32
 """Translations are in pixels of a CIFAR image."""
 COUNTS = (0.2, 0.3, 0.5)
 """How likely an image gets no, at most one and at most two operations."""
-NAMES = (
+PBA_NAMES = (
     *("rotate", "translate_x", "translate_y", "brightness", "color", "invert", "sharpness"),
     *("posterize", "shear_x", "solarize", "shear_y", "equalize", "auto_contrast", "cutout"),
     "contrast",
@@ -305,7 +305,8 @@ def read_log(text: str, source: str, over: int = SEARCH_EPOCHS) -> Policy:
         raise PolicyFileError(f"{source}: {len(phases):,} phases; at most {MAX_PHASES:,} are read")
     schedule, count = {}, 0
     for epoch, numbers in phases.items():
-        schedule[epoch] = _mixture(numbers)
+        listed = zip([*PBA_NAMES, *PBA_NAMES], numbers[::2], numbers[1::2], strict=True)
+        schedule[epoch] = pba_mixture([(pba_rows(name, level), p) for name, p, level in listed])
         if (count := count + len(schedule[epoch])) > MAX_CHAINS:
             raise PolicyFileError(f"{source}: more than {MAX_CHAINS:,} chains over all phases")
     return Policy.of_chains(schedule, {"imported from": "a schedule of PBA"})
@@ -319,15 +320,18 @@ def _update(line: Value) -> Update:
 
 
 def _numbers(listed: Value) -> list[int]:
-    count = 4 * len(NAMES)
+    count = 4 * len(PBA_NAMES)
     if isinstance(listed.value, list) and len(listed.value) != count:
         raise listed.error(f"{len(listed.value)} numbers, expected {count}")
     items = listed.items("number")
     return [item.integer(0, TOP_LEVEL) for item in items]
 
 
-def _rows(name: str, level: int) -> list[Row]:
-    """The one or two rows of an operation at a level, with AutoAugment's ranges for CIFAR."""
+def pba_rows(name: str, level: int, side: int = SIDE) -> list[Row]:
+    """The one or two rows of an operation at a level, with AutoAugment's ranges for CIFAR.
+
+    Cutout's pixels grow with the side of the images, as translations do.
+    """
     if name in _MOST:
         most = _MOST[name]
         operation = Operation(name, -most, most, neutral=0.0, options={"fill": CIFAR_MEAN})
@@ -338,7 +342,7 @@ def _rows(name: str, level: int) -> list[Row]:
             value = float(int(value))
         return [Row(operation, value), Row(operation, -value)] if value else [IDENTITY]
     if name == "cutout":
-        size = int(level * 20 / TOP_LEVEL)
+        size = int(level * 20 / TOP_LEVEL * side / SIDE)
         square = Operation(name, options={"size": size, "central": PIXEL}) if size else None
         return [Row(square, None) if square else IDENTITY]
     if name in ("auto_contrast", "equalize", "invert"):
@@ -350,14 +354,13 @@ def _rows(name: str, level: int) -> list[Row]:
     return [Row(Operation(name, low, high, neutral=neutral), value)]
 
 
-def _mixture(numbers: list[int]) -> list[tuple[Chain, float]]:
-    """The chains of a phase and their weights."""
-    listed = list(zip([*NAMES, *NAMES], numbers[::2], numbers[1::2], strict=True))
-    used = [(_rows(name, level), p / 10) for name, p, level in listed if p]
+def pba_mixture(listed: Sequence[tuple[Sequence[Row], int]]) -> list[tuple[Chain, float]]:
+    """The chains of a phase and their weights, from each operation's rows and gate of 0 to 10."""
+    used = [(rows, gate / 10) for rows, gate in listed if gate]
     none, single, pair = chances(np.array([p for _, p in used]))
     chains: dict[Chain, float] = {((IDENTITY, 1.0), (IDENTITY, 1.0)): none}
 
-    def add(first: list[Row], second: list[Row], weight: float) -> None:
+    def add(first: Sequence[Row], second: Sequence[Row], weight: float) -> None:
         ways = [((a, 1.0), (b, 1.0)) for a, b in product(first, second)]
         for way in ways:
             chains[way] = chains.get(way, 0.0) + weight / len(ways)

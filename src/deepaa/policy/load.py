@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from deepaa.ops import CIFAR, Operation
-from deepaa.policy import baselines, foreign
+from deepaa.policy import algebra, baselines, foreign
 from deepaa.policy.baselines import SPACES, SpaceName, default_policy
 from deepaa.policy.format import FORMAT, read_document
 from deepaa.policy.policy import MAX_DEPTH, Policy
@@ -342,7 +342,8 @@ def compared_policy(
     Args:
         defaults: Whether the default augmentation follows; None leaves it to the policy.
         space: Which defaults, and which ranges where a name has them for both data sets.
-        epochs: Epochs of the training, to which PBA's schedules are stretched.
+        epochs: Epochs of the training, to which schedules are stretched that say how many they are
+            for: PBA's logs, and those that this package's search by PBA writes.
         first_layers: Only so many layers of the policy; the defaults are not counted.
         operations: Your own operations that a file names.
     """
@@ -350,8 +351,8 @@ def compared_policy(
         raise ValueError(f"space should be cifar or imagenet, got {space!r}")
     ref = parse_policy_ref(source)
     policy, usual, mirrored, over = _load(ref, operations, space)
-    if over is not None and epochs is not None:
-        policy = policy.stretched(epochs, over)
+    if epochs is not None:
+        policy = _for_epochs(policy, epochs, over, ref.text)
     if mirrored:
         policy = policy.symmetric()
     if ref.first_layer:
@@ -359,6 +360,18 @@ def compared_policy(
     if first_layers is not None:
         policy = policy.first_layers(first_layers)
     return with_defaults(policy, space) if (usual if defaults is None else defaults) else policy
+
+
+def _for_epochs(policy: Policy, epochs: int, over: int | None, source: str) -> Policy:
+    """A schedule stretched to the epochs of a training; other policies as they are."""
+    if over is not None:
+        return policy.stretched(epochs, over)
+    if algebra.SCHEDULE_EPOCHS not in policy.info:
+        return policy
+    try:
+        return algebra.fitted_schedule(policy, epochs)
+    except ValueError as error:
+        raise PolicyFileError(f"{source}: {error}") from None
 
 
 def with_defaults(policy: Policy, space: SpaceName = "cifar") -> Policy:

@@ -261,7 +261,9 @@ class Policy:
             )
         # of phases that fall on one epoch the last is kept
         schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
-        return Policy(self.table, schedule=schedule.items(), info=self.info)
+        key = algebra.SCHEDULE_EPOCHS
+        note = {key: str(epochs)} if key in self.info else {}
+        return Policy(self.table, schedule=schedule.items(), info=self.info | note)
 
     def strength(self, s: float) -> Policy:
         """The policy at a strength from 0, which changes nothing, to 1, the policy as it is.

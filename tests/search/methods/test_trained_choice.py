@@ -22,7 +22,8 @@ from deepaa.search.methods.random_search import RandomConfig, RandomSearch
 
 GRID = RandAugmentConfig(epochs=2, numbers=(1, 2), magnitudes=(3, 14), parallel=3)
 RANDOM = RandomConfig(epochs=2, trials=4, parallel=3, chains=3)
-BOTH = [(RandAugment, GRID), (RandomSearch, RANDOM)]
+DRIFT = replace(RANDOM, kind="schedule", schedule_epochs=6)
+BOTH = [(RandAugment, GRID), (RandomSearch, RANDOM), (RandomSearch, DRIFT)]
 
 
 def world(**changes: Any) -> World:
@@ -122,7 +123,7 @@ def test_the_grid_is_trained_once_each_and_its_pick_is_told() -> None:
     assert int(search.scores.isfinite().sum()) == 4
     n, m = GRID.grid[search.pick(search.scores.tolist(), search._error(float(search.scores.max())))]
     assert search.info == {"randaugment": f"n={n} m={m}, of 30"}
-    assert search.policy.depth == n + 1  # the defaults of this world are a layer of identity
+    assert search.policy.depth == n
 
 
 class NotBright(Net):
@@ -158,7 +159,7 @@ def test_a_training_that_fails_is_one_policy_less() -> None:
     search = PlainOrInverted(world(model=NotBright), TrainedChoiceConfig(epochs=3))
     records = run(search)
     assert search.scores.isnan().tolist() == [True, False]
-    assert search.policy.expected_uses() == {"identity": 2.0}
+    assert search.policy.expected_uses()["identity"] == 1.0
     assert records[-1].score == search.scores[1]
     state = search.state()
     again = PlainOrInverted(world(model=NotBright), TrainedChoiceConfig(epochs=3))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepaa.policy import Policy
+from deepaa.policy import Policy, fitted_schedule
 from deepaa.runs import checks_state, short
 from deepaa.search.contest.candidates import Candidate
 from deepaa.search.contest.judged import JudgedImages
@@ -183,7 +183,7 @@ class Contest:
         """The training of a unit, at the epoch where it was left."""
         device = self.network.device
         config = replace(self.network.config.stretched(unit.length), seed=unit.seed)
-        policy: Policy = self.candidates[unit.candidate].policy
+        policy: Policy = fitted_schedule(self.candidates[unit.candidate].policy, unit.length)
         images, labels = self._images(unit.part)
         model = self.network.make(unit.seed)
         training = Training(model, ImageBatches(images, labels, policy, config, device), config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -94,8 +93,6 @@ class RandAugment(TrainedChoice):
     @property
     def info(self) -> dict[str, str]:
         """The point that was taken, and the scale of its strength."""
-        means = self._means()
-        if max(means) == -math.inf:
+        if self.taken is None:
             return {}
-        taken = self.describe(self.pick(means, self._error(max(means))))
-        return {"randaugment": f"{taken}, of {TOP}"}
+        return {"randaugment": f"{self.describe(self.taken)}, of {TOP}"}

@@ -55,6 +55,8 @@ def random_policy(world: World, config: RandomConfig, seed: int) -> Policy:
     """A policy of the kind that the settings ask for."""
     if config.kind == "layers":
         return random_layers(world, config.layers, seed)
+    if config.kind == "schedule":
+        return random_schedule(world, config.schedule_epochs, seed)
     space = LevelSpace.of(world.space, world.excludes)
     return random_sub_policies(space, config.chains, seed)
 
@@ -66,6 +68,14 @@ def random_sub_policies(space: LevelSpace, count: int, seed: int) -> Policy:
         [space.draw([next(numbers) for _ in range(3)]) for _ in range(SLOTS)] for _ in range(count)
     ]
     return space.policy(drawn)
+
+
+def random_schedule(world: World, epochs: int, seed: int) -> Policy:
+    """A line of descent of PBA's population in which nobody is selected."""
+    from deepaa.search.methods.pba import PopulationBased, drifted_schedule
+
+    settings = replace(PopulationBased.presets["fast"], epochs=epochs)
+    return drifted_schedule(world, settings, seed)
 
 
 def random_layers(world: World, count: int, seed: int) -> Policy:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepaa.policy import Policy
+from deepaa.policy import Policy, fitted_schedule
 from deepaa.runs import part_of
 from deepaa.search.methods.searcher import (
     Forecast,
@@ -120,12 +120,21 @@ class TrainedChoice(Searcher):
     @property
     def policy(self) -> Policy:
         """The policy that is taken by the scores so far, with the defaults behind it."""
+        found = self.taken
+        return self.policies[0 if found is None else found].then(self.world.defaults)
+
+    @property
+    def taken(self) -> int | None:
+        """Which policy is taken; None while none was measured."""
         means = self._means()
         best = max(means)
-        if best == -math.inf:
-            return self.policies[0].then(self.world.defaults)
-        found = self.pick(means, self._error(best))
-        return self.policies[found].then(self.world.defaults)
+        return None if best == -math.inf else self.pick(means, self._error(best))
+
+    @property
+    def info(self) -> dict[str, str]:
+        """What the policy that is taken says of itself."""
+        found = self.taken
+        return self.policies[0 if found is None else found].info
 
     def _means(self) -> list[float]:
         """The mean score of each policy; -inf while one of its trainings is missing or failed."""
@@ -157,7 +166,8 @@ class TrainedChoice(Searcher):
         for number in range(self.trained, last):
             policy, repeat = divmod(number, self.config.repeats)
             seed = seed_for(self.world.seed, self.method, "training", repeat)
-            whole = self.policies[policy].then(self.world.defaults)
+            fitted = fitted_schedule(self.policies[policy], self.config.epochs)
+            whole = fitted.then(self.world.defaults)
             jobs.append(Job(self.world.pretrain, whole, self.config.epochs, seed))
         return Trainings(self.world, jobs)
 

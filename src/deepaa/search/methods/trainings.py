@@ -31,6 +31,8 @@ class Job(NamedTuple):
     epochs: int
     seed: int
     """Of the network's weights, the order of images and their augmentation."""
+    weights: int | None = None
+    """A seed of the weights alone, for networks that share the rest."""
 
     def config(self, world: World) -> TrainConfig:
         """The settings of the world for this job."""
@@ -59,7 +61,8 @@ class Trainings:
         config, device = job.config(self.world), self.world.device
         images, labels = job.part.images.to(device), job.part.labels.to(device)
         batches = ImageBatches(images, labels, job.policy, config, device)
-        training = Training(self.world.make_model(job.seed), batches, config)
+        weights = job.seed if job.weights is None else job.weights
+        training = Training(self.world.make_model(weights), batches, config)
         training.before_step = self.world.pause
         return training
 
