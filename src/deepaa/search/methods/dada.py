@@ -238,10 +238,15 @@ class DifferentiableAugment(Searcher):
         if self.config.level_gradient != "none":
             ahead_and_behind, moved = self._moved(done)
             versions += ahead_and_behind
+        if self.config.paired:
+            nothing = torch.zeros_like(moved, dtype=torch.int64)
+            versions.append(self.pairs.augmented(done.images, nothing, done.place))
         labels = self._train.labels[done.place.images].to(self.world.device).repeat(len(versions))
         slopes = self.network.slopes(torch.cat(versions), labels, direction)
         self.passes = self.passes.plus(training=len(validation), slopes=len(slopes))
         rewards, *others = slopes.chunk(len(versions))
+        if self.config.paired:
+            rewards = rewards - others.pop()
         across = others[0] - others[1] if others else torch.zeros_like(rewards)
         self._move(done, rewards, across[:, None] * moved, (epoch, step))
 

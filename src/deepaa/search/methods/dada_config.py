@@ -21,6 +21,9 @@ class DadaConfig:
     estimator: str = "leave-one-out"
     """Of the gradient: plain REINFORCE; leave-one-out, less the mean reward of the others; or
     relax, with a control variate that learns."""
+    paired: bool = True
+    """Subtract from each reward that of the image without its pair: most of what rewards differ by
+    is the image, not what was drawn for it."""
     all_gates: bool = False
     """Score the gates of pairs that were not drawn too, as the public code does."""
     summed_score: bool = False
@@ -73,13 +76,14 @@ class DadaConfig:
     @property
     def slopes_of_an_image(self) -> int:
         """Derivatives that a step takes for each image."""
-        return 1 if self.level_gradient == "none" else 3
+        return 1 + self.paired + (0 if self.level_gradient == "none" else 2)
 
 
 _PUBLIC = DadaConfig(
     warmup=0,
     draws="batch",
     estimator="plain",
+    paired=False,
     all_gates=True,
     summed_score=True,
     fixed_validation=True,

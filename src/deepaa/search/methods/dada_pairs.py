@@ -71,11 +71,15 @@ class Pairs:
         step = (levels * count).long().minimum(count - 1)
         return torch.where(is_open, self._first[operations] + step, 0)
 
+    def signed(self, rows: Tensor, place: Place) -> Tensor:
+        """The rows (N, 2), or those of the opposite sign where they have one, equally likely."""
+        word, _, _ = place.words(0)
+        return torch.where((word & 1).bool(), self._twins[rows], rows)
+
     def augmented(self, images: Tensor, rows: Tensor, place: Place) -> Tensor:
         """Images (N, C, H, W) under rows (N, 2), either sign equally likely, and the defaults."""
         table, device = self.behind.table, images.device
-        word, _, numbers = place.words(table.uniforms)
-        rows = torch.where((word & 1).bool(), self._twins[rows], rows)
+        rows, (_, _, numbers) = self.signed(rows, place), place.words(table.uniforms)
         keys = sample_keys(place.seed, place.epoch, place.images)
         choice, uniform = self.behind.draw(keys)
         whole = Draw(torch.cat((rows, choice), 1), torch.cat((numbers, uniform), 1))
