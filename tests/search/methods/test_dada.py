@@ -432,18 +432,11 @@ def null_uses(search: DifferentiableAugment, count: int = 1000) -> Tensor:
     return torch.stack(list(mixed()))
 
 
-def found(preset: str = "fast", **options: Any) -> DifferentiableAugment:
-    """A search whose validation images may be brighter than those that it trains on."""
-    changes = {"batch": 32, "lr": 0.03, "seed": options.pop("world_seed", 0)}
-    here = make_world(faint(600, 1, **options), faint(40, 2), **changes)
-    search = SecondHalf(here, PRESETS[preset])
-    list(search)
-    return search
-
-
 @pytest.mark.slow
 def test_brighter_validation_images_ask_for_brightness_and_never_for_invert() -> None:
-    search = found(bright=1.8)
+    here = make_world(faint(600, 1, bright=1.8), faint(40, 2), batch=32, lr=0.03)
+    search = SecondHalf(here, PRESETS["fast"])
+    list(search)
     names = [operation.name for operation in search.pairs.space.operations]
     brightness, invert = names.index("brightness"), names.index("invert")
     uses, null = operation_uses(search, search.parameters), null_uses(search)
@@ -453,14 +446,6 @@ def test_brighter_validation_images_ask_for_brightness_and_never_for_invert() ->
     assert levels.mean() > 0.8  # from .75, towards brighter
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", ["fast", "paper"])
-def test_labels_without_meaning_give_no_structure(preset: str) -> None:
-    search = found(preset, permuted=True)
-    spread, null = operation_uses(search, search.parameters).std(), null_uses(search).std(1)
-    assert null.quantile(0.01) < spread < null.quantile(0.99)
-
-
 class Blind(DifferentiableAugment):
     """Rewards are noise."""
 
@@ -468,6 +453,20 @@ class Blind(DifferentiableAugment):
         generator = torch.Generator().manual_seed(1000 * place[0] + place[1])
         noise = torch.randn(len(rewards), generator=generator, dtype=torch.float64)
         super()._move(done, noise, slopes, place)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "lr"), [(Blind, 0.03), (DifferentiableAugment, 0.003)], ids=["rewards", "labels"]
+)
+def test_noise_gives_no_structure(kind: type[DifferentiableAugment], lr: float, seed: int) -> None:
+    """A network that is fast enough to learn labels by heart rewards what hinders it in that."""
+    here = make_world(faint(600, seed, permuted=True), faint(40, 2), batch=32, lr=lr, seed=seed)
+    search = kind(here, PRESETS["fast"])
+    list(search)
+    spread, null = operation_uses(search, search.parameters).std(), null_uses(search).std(1)
+    assert null.quantile(0.01) < spread < null.quantile(0.99)
 
 
 @pytest.mark.slow
