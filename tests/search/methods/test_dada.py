@@ -19,6 +19,7 @@ from worlds import TinyNet, make_world
 
 from deepaa import CIFAR, load_policy
 from deepaa.ops import Space
+from deepaa.policy import default_policy
 from deepaa.search.gradient_matching.gradients import Derivatives, trainable
 from deepaa.search.methods import Part, World
 from deepaa.search.methods.dada import DifferentiableAugment
@@ -240,6 +241,57 @@ def test_draws_are_for_a_batch_or_for_each_image(draws: str, distinct: int) -> N
     assert len(search._step.drawn[0]) == 16
 
 
+def test_images_without_their_pair_earn_nothing() -> None:
+    """What is subtracted from a reward is that of the same image, under the same defaults."""
+    seen = []
+
+    class Watched(DifferentiableAugment):
+        def _move(self, done: Any, rewards: Tensor, *rest: Any) -> None:
+            seen.append((rewards, done.drawn[1].any(1)))
+            super()._move(done, rewards, *rest)
+
+    list(Watched(world(defaults=default_policy("cifar")), short("fast")))
+    rewards, is_open = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert (rewards[~is_open].abs() < 1e-5 * rewards.abs().max()).all()
+    assert 0 < (~is_open).sum() < len(is_open)
+    assert (rewards[is_open] != 0).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", ["difference", "straight-through"])
+def test_levels_are_looked_at_from_both_sides(kind: str) -> None:
+    search = DifferentiableAugment(world(), short("fast", level_gradient=kind))
+    search.network  # noqa: B018 # its making asks for nothing
+    augmented = search._augment(1, 0, torch.arange(16))
+    done = search._step
+    assert done is not None
+    (ahead, behind), weight = search._moved(done)
+    pair, is_open = done.drawn
+    assert (weight[~is_open] == 0).all()
+    if kind == "straight-through":
+        assert torch.equal(ahead, augmented.int().add(1).clamp(max=255).to(torch.uint8))
+        assert torch.equal(behind, augmented.int().sub(1).clamp(min=0).to(torch.uint8))
+        assert (weight[is_open] == 0.5).all()
+        return
+    for way, images in ((0.1, ahead), (-0.1, behind)):
+        levels = search.parameters.levels[pair] + way * (weight > 0)
+        rows = search.pairs.rows(pair, is_open, levels)
+        assert torch.equal(images, search.pairs.augmented(done.images, rows, done.place))
+    expected = is_open.sum(1) / 0.2
+    torch.testing.assert_close(weight.sum(1), expected.double())
+
+
+def test_validation_images_change_unless_they_are_fixed() -> None:
+    free, fixed = (
+        DifferentiableAugment(world(), short("fast", fixed_validation=way)) for way in (False, True)
+    )
+    rows = [free._validation_rows(epoch, step).tolist() for epoch in (0, 1) for step in range(4)]
+    assert sorted(row for part in rows[:4] for row in part) == list(range(60))
+    assert rows[0] != rows[4]
+    assert {tuple(fixed._validation_rows(0, step).tolist()) for step in range(4)} == {
+        tuple(range(16))
+    }
+
+
 def test_halves_have_the_classes_and_keep_groups_whole() -> None:
     here = world()
     held_out = DifferentiableAugment.division(here)
@@ -286,6 +338,26 @@ def test_a_search_goes_on_from_every_record(config: DadaConfig, tmp_path: Path) 
         end = other.state()
         assert end.keys() == states[-1].keys()
         assert all(torch.equal(end[name], value) for name, value in states[-1].items())
+
+
+def test_an_epoch_that_was_left_is_done_again() -> None:
+    straight = DifferentiableAugment(world(), short("fast"))
+    states = [straight.state() for _ in straight]
+    calls = iter(range(1000))
+
+    def pause() -> None:
+        if next(calls) == 6:  # in the second epoch
+            raise KeyboardInterrupt
+
+    left = DifferentiableAugment(world(pause=pause), short("fast"))
+    records = iter(left)
+    assert next(records).index == 1
+    with pytest.raises(KeyboardInterrupt):
+        next(records)
+    left.load_state(states[0])
+    list(left)
+    end = left.state()
+    assert all(torch.equal(end[name], value) for name, value in straight.state().items())
 
 
 def test_another_seed_is_another_search() -> None:
@@ -444,6 +516,28 @@ def test_brighter_validation_images_ask_for_brightness_and_never_for_invert() ->
     assert uses[invert] < null[:, invert].quantile(0.05)
     levels = search.parameters.levels[search.pairs.operations == brightness]
     assert levels.mean() > 0.8  # from .75, towards brighter
+
+
+def greys(n: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Noise, whose mean is the class."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 4
+    mean = 50 + 30 * labels + 8 * torch.randn(n, generator=generator)
+    pixels = 25 * torch.randn(n, 3, SIDE, SIDE, generator=generator)
+    return (mean[:, None, None, None] + pixels).clamp(0, 255).to(torch.uint8), labels
+
+
+@pytest.mark.slow
+def test_what_changes_the_class_is_given_up() -> None:
+    search = DifferentiableAugment(
+        make_world(greys(600, 1), greys(40, 2), batch=32, lr=0.03), PRESETS["fast"]
+    )
+    list(search)
+    names = [operation.name for operation in search.pairs.space.operations]
+    uses, null = operation_uses(search, search.parameters), null_uses(search)
+    for name in ("brightness", "invert", "equalize", "auto_contrast"):
+        place = names.index(name)
+        assert uses[place] < null[:, place].quantile(0.05)
 
 
 class Blind(DifferentiableAugment):

@@ -75,7 +75,7 @@ def estimates() -> dict[str, Gradients]:
         "plain": reinforce(parameters, draws, rewards),
         "all gates": reinforce(parameters, draws, rewards, all_gates=True),
         "leave-one-out": reinforce(parameters, draws, rewards, leave_one_out=True),
-        "relax": trained_relax(800).estimate(parameters, draws, rewards, noise(DRAWS, 2)),
+        "relax": trained_relax(400).estimate(parameters, draws, rewards, noise(DRAWS, 2)),
     }
 
 

@@ -50,8 +50,9 @@ class LivingNetwork:
         nodes = checked_trace(self._frozen, *sample)
         if nodes is None:
             check_forward_mode(self._frozen, *sample)
-        self._before = Derivatives(self._frozen, nodes=nodes)
-        self._after = Derivatives(self.training.model)
+        chunk = config.batch  # no more than a step has at a time
+        self._before = Derivatives(self._frozen, nodes=nodes, chunk=chunk)
+        self._after = Derivatives(self.training.model, chunk=chunk)
 
     def _before_step(self, augment: Augment) -> Augment:
         def kept(epoch: int, step: int, rows: Tensor) -> Tensor:
