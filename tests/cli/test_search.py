@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 import deepaa
 from deepaa import CIFAR, load_policy
 from deepaa.cli import app as cli
-from deepaa.data import arrays, splits
+from deepaa.data import image_stack, splits
 from deepaa.data.folder import list_images
 from deepaa.data.load import load_dataset
 from deepaa.data.parts import SearchSubset
@@ -543,7 +543,7 @@ def test_a_run_that_did_nothing_leaves_no_parts_behind(
 def test_fewer_images_of_a_folder_need_less_memory(
     command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "available_memory", lambda: 120 * 3 * 16 * 16)
+    monkeypatch.setattr(image_stack, "available_memory", lambda: 120 * 3 * 16 * 16)
     code, _, err = command(*TINY, "--data", "pictures", "--dry-run")
     assert code == 2
     assert "fewer images, as three numbers for --splits" in err
