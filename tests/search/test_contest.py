@@ -142,6 +142,16 @@ def test_a_contest_never_takes_more_than_its_passes(
     assert max(job.length for job in jobs) <= plan.target
 
 
+@pytest.mark.parametrize(("images", "target"), [(8, 600), (250, 600), (500, 400), (9000, 200)])
+def test_few_images_are_not_trained_on_for_thousands_of_epochs(images: int, target: int) -> None:
+    plan = LengthPlan.make(NAMES, train_images=images, batch=128, folds=5)
+    assert plan.target == target
+    _, jobs = played(plan, {"a": 0.9})
+    assert max(job.length for job in jobs) <= target
+    asked = ContestConfig(target_epochs=5000)
+    assert LengthPlan.make(NAMES, train_images=images, batch=128, config=asked).target == 5000
+
+
 def test_rungs_become_longer_and_the_proof_has_seeds_of_its_own() -> None:
     plan = LengthPlan.make(
         NAMES, train_images=3200, batch=128, config=ContestConfig(3_000_000, 100)

@@ -115,7 +115,7 @@ def search(
     from deepaa.data import DataSpec
     from deepaa.distributed import is_main, joined, run_on_all
     from deepaa.ops import import_operations
-    from deepaa.runs import StopRequest
+    from deepaa.runs import ProgressLine, StopRequest
     from deepaa.search import (
         ContestConfig,
         SearchRequest,
@@ -152,7 +152,7 @@ def search(
         )
 
     stop, folder = StopRequest(), resume or out
-    with joined(device) as where:
+    with joined(device) as where, ProgressLine() as line:
         request = run_on_all(requested)
         with open_search(
             request,
@@ -163,7 +163,9 @@ def search(
             download=download,
             checkpoint_seconds=checkpoint_seconds,
             stop=lambda: stop.requested,
+            show=line.update,
         ) as opened:
+            line.clear()
             _advise(request, opened.search)
             if dry_run:
                 lines = forecast(opened, search_cost(opened)) if is_main() else {}
@@ -224,6 +226,8 @@ def _follow(
             notify(f"hint: {hint}")
         if not proved.is_searched:
             notify(proved.too_few)
+        for line in proved.weaknesses:
+            notify(f"warning: {line}")
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
     progress = SearchProgress(proved, cost)
     try:

@@ -21,6 +21,7 @@ from deepaa.data.splits import (
     MAX_CLASSES,
     LabelledImages,
     NoTestPartError,
+    check_classes,
     check_labels,
     fingerprint,
     labelled,
@@ -285,4 +286,5 @@ def given_images(data: object) -> LabelledImages:
         raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
     names = tuple(str(i) for i in range(check_labels(labels)))
     labels = labels.long()
+    check_classes(labels, names, "tensors", "train")
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))

@@ -115,11 +115,12 @@ class ImageStack:
     def _square_all(self) -> None:
         """Bring the images that are held to one side; each is freed when it is done."""
         sides, side = [min(image.shape[:2]) for image in self._held], self._common_side()
-        more = " or more" if max(sides) == DEFAULT_SIDE else ""
+        low, high = min(sides), max(sides)
+        span = f"{high}" if low == high else f"{low} to {high}"
         self.resized = (
-            f"{self._place}: the shorter sides of the images have {min(sides)} to {max(sides)}"
-            f"{more} pixels; each is resized to {side} x {side}, its middle square; --size N "
-            "takes another side"
+            f"{self._place}: the shorter sides of the images have {span}"
+            f"{' or more' * (high == DEFAULT_SIDE)} pixels; each is resized to {side} x {side}, "
+            "its middle square; --size N takes another side"
         )
         self._held.reverse()
         self._fill((squared(self._held.pop(), side) for _ in sides), side, side)

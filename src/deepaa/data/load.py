@@ -26,7 +26,7 @@ from deepaa.data.folder import list_images
 from deepaa.data.groups import folder_groups, given_groups, kept_groups, npz_groups
 from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
 from deepaa.data.image_stack import stacked
-from deepaa.data.parts import SearchSubset, held_out
+from deepaa.data.parts import SearchSubset, check_enough, held_out
 from deepaa.data.scan import OnBadImage, Show, read_images, read_some, show_nothing
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.runs import from_plain, to_plain
@@ -153,6 +153,8 @@ class DataSpec:
         tree = list_images(path, split, outside_links=self.outside_links)
         if self.groups is not None and split == "train":
             tree = tree._replace(groups=folder_groups(tree, self.groups))
+        if subset is not None:  # before any file is opened
+            check_enough(torch.tensor(tree.labels), tree.class_names, str(path))
         every, chosen = tree.files, None
         if subset is not None and (chosen := subset.choose(*tree[2:4], tree.groups)):
             enough = f"{len(chosen.places):,} of {len(every):,} images are enough"

@@ -32,7 +32,7 @@ from deepaa.data.image_stack import ImageStack, told
 
 OnBadImage = Literal["stop", "skip"]
 Show = Callable[[str], None]
-"""Is told where a job is, in words for a person."""
+"""Is told where a job is, in words for a person; in no words when others are to follow."""
 FEW_BAD, LIMIT_BAD = 3, 0.01
 """So many bad files may always be left out, and this share of all files where it is more."""
 MOST_THREADS = 64
@@ -117,6 +117,7 @@ def read_images(
     """
     stack = ImageStack(len(tree.files), size, shown(tree.root), side=side)
     report = scan_images(tree, reading, stack, show)
+    show("")
     good = _good_files(tree, report, on_bad_image)
     return told(stack), good, report
 

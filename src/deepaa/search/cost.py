@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepaa.data import weaknesses
 from deepaa.models import frozen_copy
 from deepaa.runs import duration
 from deepaa.search.contest import Contest, LengthPlan
@@ -88,6 +89,8 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     }
     if proved.config is not None:
         lines["contest"] = plan_text(proved.plan())
+    if weak := proved.weaknesses:
+        lines["warning"] = "; ".join(weak)
     lines["time"] = f"{cost.text()}, at {cost.rate:,.0f} passes a second measured now"
     if (hint := cheaper(proved, cost)) is not None:
         lines["hint"] = hint
@@ -131,6 +134,8 @@ def contest_forecast(contest: Contest) -> dict[str, str]:
         "contest": plan_text(plan),
         "time": f"at most about {duration(seconds)} on this machine",
     }
+    if weak := weaknesses(images.data.labels, images.data.class_names):
+        lines["warning"] = "; ".join(weak)
     if seconds > LONG and network.device.type == "cpu":
         passes = int(plan.most_passes() * LONG / 2 / seconds)
         lines["hint"] = f"--passes {passes} takes half an hour; --size 32 is quicker, too"

@@ -13,12 +13,13 @@ from deepaa.search.contest.candidates import NONE, REFERENCES
 from deepaa.search.contest.pick import Pick, pick, staying
 from deepaa.search.contest.proof import Proof, proof
 from deepaa.search.contest.table import ContestTable
+from deepaa.train import MOST_EPOCHS
 
 PASSES = {"cuda": 20_000_000, "cpu": 3_000_000}
 """Images through the network, by the kind of device: minutes with its default network."""
 TARGET_EPOCHS, TARGET_PASSES = 200, 200_000
 """The training that a user is taken to mean, where none is named: so many epochs, and more of few
-images, so that so many images go through the network."""
+images, so that so many images go through the network, but no more than `MOST_EPOCHS`."""
 LEAST_STEPS = 150
 """Steps of the shortest training that tells candidates apart, or some are left out."""
 SECOND = 3
@@ -38,7 +39,8 @@ class ContestConfig:
     passes: int | None = None
     """Most images through the network in all trainings; None has minutes of the device's work."""
     target_epochs: int | None = None
-    """Epochs of the training that the policy is wanted for; None means 200, more for few images."""
+    """Epochs of the training that the policy is wanted for; None means 200, up to 600 for few
+    images."""
     fresh_seeds: int = 2
     """Networks of the winner and of the reference that are trained for the proof alone."""
 
@@ -184,7 +186,8 @@ class LengthPlan(Plan):
         """
         config = config or ContestConfig()
         passes = config.limit(torch.device(device))
-        target = config.target_epochs or max(TARGET_EPOCHS, math.ceil(TARGET_PASSES / train_images))
+        usual = min(max(TARGET_EPOCHS, math.ceil(TARGET_PASSES / train_images)), MOST_EPOCHS)
+        target = config.target_epochs or usual
         per_epoch, fewest = train_images * folds, min(len(names), len(REFERENCES) + 1)
         if passes < (cost := per_epoch * fewest * (1 + 2 * config.fresh_seeds)):
             raise ValueError(
