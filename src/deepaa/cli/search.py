@@ -201,9 +201,12 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
     if request.settings.preset is None and request.settings.space is None:
         notify(f"images of {width} x {height}: --preset imagenet")
     if any(op.name == "crop" for op in search.space.operations):
+        advice = "--preset imagenet is made for large images"
+        if search.device.type == "cpu":
+            advice = "--size 32 suits it and is quick; --preset imagenet takes days on a CPU"
         notify(
             f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, crop "
-            "by 4); --preset imagenet is made for large images"
+            f"by 4); {advice}"
         )
 
 
@@ -228,6 +231,8 @@ def _follow(
             notify(proved.too_few)
         for line in proved.weaknesses:
             notify(f"warning: {line}")
+        if proved.config is not None and (shortness := proved.plan().shortness) is not None:
+            notify(f"contest: {shortness} (--contest-passes)")
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
     progress = SearchProgress(proved, cost)
     try:

@@ -99,7 +99,7 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
 
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
-    left = f"; {len(plan.left_out)} others are left out" if plan.left_out else ""
+    left = "" if plan.shortness is None else f"; {plan.shortness}"
     return (
         f"{len(plan.names)} candidates, {plan.first} epochs each, more for those that stay: at "
         f"most {plan.most_passes():,} passes{left}"

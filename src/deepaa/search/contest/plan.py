@@ -166,6 +166,8 @@ class LengthPlan(Plan):
     """Images through the network in an epoch of one candidate, over all folds."""
     left_out: tuple[str, ...] = ()
     """Candidates that the passes are not enough for."""
+    enough: int = 0
+    """Passes with which all take part, each in trainings that tell them apart."""
 
     @classmethod
     def make(
@@ -192,7 +194,8 @@ class LengthPlan(Plan):
         if passes < (cost := per_epoch * fewest * (1 + 2 * config.fresh_seeds)):
             raise ValueError(
                 f"a contest of {passes:,} passes is too short: an epoch of {fewest} candidates and "
-                f"of their proof takes {cost:,}; give more with --contest-passes, or --contest off"
+                f"of their proof takes {cost:,}; give more (--contest-passes in a search, --passes "
+                "in deepaa contest), or search with --contest off"
             )
         steps = max(1, round(train_images / batch))
         least = min(target, math.ceil(LEAST_STEPS / steps))
@@ -202,7 +205,18 @@ class LengthPlan(Plan):
         first = epochs // ((1 + SECOND) * len(kept) + proof)
         first = max(1, min(first, max(least, target // 4)))
         left_out = tuple(names[len(kept) :])
-        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out)
+        enough = per_epoch * least * ((1 + SECOND) * len(names) + proof)
+        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out, enough)
+
+    @property
+    def shortness(self) -> str | None:
+        """What so few passes leave out; None where they are enough."""
+        if self.passes >= self.enough:
+            return None
+        count = len(self.names) + len(self.left_out)
+        left = f"{len(self.left_out)} of {count} candidates are left out"
+        left = left if self.left_out else f"trainings of {self.first} epochs tell little"
+        return f"{self.passes:,} passes are few: {left}; {self.enough:,} would do"
 
     def rungs(self, table: ContestTable) -> list[Rung]:
         """Each is up to four times as long as the one before, as far as the passes reach."""
