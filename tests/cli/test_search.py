@@ -114,6 +114,9 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     assert any(re.fullmatch(step, line) for line in lines)
     kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"
     assert sum(re.fullmatch(kept, line) is not None for line in lines) == 2
+    although = [line for line in lines if "asked for, although" in line]
+    assert although, "five pairs decide nothing"
+    assert all(line.endswith("; --layers auto drops such a layer") for line in although)
     assert "\x1b" not in err
     assert "\r" not in err
     assert "Layer 2" in out
