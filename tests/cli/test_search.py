@@ -28,12 +28,13 @@ from safetensors.torch import save_file
 import deepaa
 from deepaa import CIFAR, load_policy
 from deepaa.cli import app as cli
-from deepaa.data import arrays, splits
+from deepaa.data import image_stack, splits
 from deepaa.data.folder import list_images
 from deepaa.data.load import load_dataset
 from deepaa.data.parts import SearchSubset
 from deepaa.models import build_model, frozen_copy
 from deepaa.ops import import_operations
+from deepaa.policy import own_advice
 from deepaa.report.pictures import find_originals
 from deepaa.runs import Run, read_history
 from deepaa.search.cost import memory_needed
@@ -104,16 +105,23 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     lines = err.splitlines()
     cost = r"at most about \d+ s on this machine: pre-training \d+ s, search \d+ s"
     assert re.fullmatch(cost, lines[0])
-    assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left \d+ s", lines[2])
+    assert lines[1].startswith("warning: 200 images tell only large differences")
+    assert "has 5 held-out images, and takes 16: what a layer gains is chance" in lines[2]
+    assert lines[3] == "pre-training a network on 100 images for 2 epochs"
+    accuracies = r"accuracy [\d.]+, held-out [\d.]+"
+    assert re.fullmatch(rf"pre-training 2/2  loss [\d.]+  {accuracies}  left \d+ s", lines[4])
     step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
     assert any(re.fullmatch(step, line) for line in lines)
     kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"
     assert sum(re.fullmatch(kept, line) is not None for line in lines) == 2
+    although = [line for line in lines if "asked for, although" in line]
+    assert although, "five pairs decide nothing"
+    assert all(line.endswith("; --layers auto drops such a layer") for line in although)
     assert "\x1b" not in err
     assert "\r" not in err
     assert "Layer 2" in out
     assert "DeepAutoAugment('run/policy.json')" in out
-    assert "Resize first, normalise after." in out
+    assert f"{own_advice(load_policy('run/policy.json'))} Resize first, normalise after." in out
     assert load_policy("run/policy.json").depth == 2
     assert (folder / "run/preview.png").stat().st_size > 1000
     kinds = [record["kind"] for record in read_history("run")]
@@ -159,7 +167,8 @@ def test_dry_run(command: Any, folder: Path) -> None:
     code, out, err = command(*TINY, "--dry-run")
     assert (code, err) == (0, "")
     names = [line.split()[0] for line in out.splitlines()]
-    assert names == ["data", "splits", "space", "network", "memory", "passes", "time"]
+    wanted = ["data", "splits", "space", "network", "memory", "passes", "warning", "time"]
+    assert names == wanted
     assert "pretrain 100, search 50, validation 50; 15 of the search's are held out" in out
     assert "14 transformations of 3 operations" in out
     assert not (folder / "run").exists()
@@ -219,7 +228,7 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
     code, out, err = command(*CONTEST, "--out", "run")
     assert code == 0, err
     assert re.match(r"at most about \d+ s on this machine: pre-training .* contest \d+ s\n", err)
-    assert re.search(r"^contest: +[\d.]+ % after 1 epochs, no augmentation$", err, re.M)
+    assert re.search(r"^contest: +[\d.]+ % after 1 epoch, no augmentation$", err, re.M)
     content = json.loads((many / "run/contest.json").read_text())
     assert content["status"] == "finished"
     assert content["data"]["judge"] == {
@@ -290,10 +299,13 @@ def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
     text = read_terminal(outer)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert text.count("\r\x1b[2Kpre-training") == 2
+    assert text.count("\r\x1b[2Kpre-training a network on 100 images") == 1
+    assert text.count("\r\x1b[2Kpre-training ") == 3
     assert text.count("\r\x1b[2Klayer") >= 6
+    for what in ("the layers", "DeepTA", "no augmentation", "the layers before"):
+        assert f"measuring held-out similarity  {what}: 0 of 5 images" in text
     lines = [line for line in text.replace("\r\n", "\n").split("\n") if line]
-    assert len(lines) == 5, "cost, classes, a line per layer, and the cleared last one stay"
+    assert len(lines) == 7, "cost, warnings, classes, a line per layer, the cleared last one"
 
 
 # Own networks and operations
@@ -424,7 +436,10 @@ def test_labels_that_do_not_fit(command: Any) -> None:
         (torch.arange(200) % 4 + 1, "classes have no image: 0; labels should count from 0"),
         (torch.zeros(200).long(), "only one class"),
         (torch.arange(200) // 100 - 1, "should be in 0..0, but [0] = -1"),
-        (torch.tensor([0] * 199 + [1]), "need at least 3 images of every class"),
+        (
+            torch.tensor([0] * 199 + [1]),
+            "1 of 2 classes have too few images: 1 (1); every class needs at",
+        ),
     ):
         np.savez("blobs.npz", x=images.numpy(), y=labels.numpy())
         code, out, err = command(*TINY, "--out", "run")
@@ -450,8 +465,8 @@ def test_images_of_a_run_can_move(command: Any, folder: Path) -> None:
 def test_how_files_are_read(command: Any, folder: Path) -> None:
     for name in "ab":
         (folder / "pictures" / name).mkdir(parents=True)
-        for i in range(4):
-            Image.new("RGBA", (8, 8), (200, 20 * i, 0, 0)).save(f"pictures/{name}/{i}.png")
+        for i in range(20):
+            Image.new("RGBA", (8, 8), (200, 9 * i, 0, 0)).save(f"pictures/{name}/{i}.png")
     few = ("--data", "pictures", "--preset", "demo", "--device", "cpu", "--dry-run")
     for choices in ((), ("--read", "apply_exif=false", "--read", "alpha_colour=0,0,9")):
         assert command(*few, *choices)[0] == 0
@@ -487,6 +502,48 @@ def test_the_parts_of_the_data_can_be_chosen(command: Any, folder: Path) -> None
         code, _, err = command(*TINY, "--splits", wrong, "--dry-run")
         assert code == 2
         assert message in err
+
+
+def small_folder(place: Path, counts: dict[str, int], side: int = 12) -> None:
+    rng = np.random.default_rng(0)
+    for name, count in counts.items():
+        (place / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = rng.integers(0, 256, (side, side + i % 5, 3), np.uint8)
+            Image.fromarray(pixels).save(place / name / f"{i}.png")
+
+
+@pytest.mark.parametrize("name", ["search", "contest"])
+def test_too_few_images_in_a_folder_are_refused_by_name(
+    run_cli: Any, folder: Path, name: str
+) -> None:
+    small_folder(folder / "pets", {"cat": 60, "dog": 2})
+    small_folder(folder / "few", {"cat": 6, "dog": 6})
+    for data, message in (
+        ("pets", "1 of 2 classes have too few images: dog (2); every class needs at least 3"),
+        ("few", "12 images in all, at least 30 are needed"),
+    ):
+        code, out, err = run_cli(name, "--data", data, "--device", "cpu", "--dry-run")
+        assert (code, out) == (2, "")
+        assert message in err
+
+
+def test_a_small_folder_of_mixed_sizes_with_a_bad_file(
+    run_cli: Any, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small_folder(folder / "pets", {"cat": 20, "dog": 25}, side=33)
+    (folder / "pets/cat/3.png").write_bytes(b"no image")
+    words = ("--data", "pets", "--device", "cpu", "--preset", "demo", "--dry-run")
+    for name in ("search", "contest"):
+        more = ("--on-bad-image", "skip")
+        arguments = (*words, *more) if name == "search" else (*words[:4], words[-1], *more)
+        code, out, err = run_cli(name, *arguments)
+        assert code == 0, err
+        assert err.splitlines()[0] == "reading 45 images"
+        assert "1 of 45 files is bad (1 not-an-image): cat/3.png" in caplog.text
+        assert "have 33 pixels; each is resized to 32 x 32, its middle square" in caplog.text
+        assert "44 images of 3 x 32 x 32" in out
+        assert "44 images tell only large differences between policies" in out
 
 
 @pytest.fixture
@@ -543,7 +600,7 @@ def test_a_run_that_did_nothing_leaves_no_parts_behind(
 def test_fewer_images_of_a_folder_need_less_memory(
     command: Any, pictures: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrays, "available_memory", lambda: 120 * 3 * 16 * 16)
+    monkeypatch.setattr(image_stack, "available_memory", lambda: 120 * 3 * 16 * 16)
     code, _, err = command(*TINY, "--data", "pictures", "--dry-run")
     assert code == 2
     assert "fewer images, as three numbers for --splits" in err

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deepaa.data import groups as module, scan
+from deepaa.data import groups as module
 from deepaa.data.folder import list_images
 from deepaa.data.groups import (
     folder_groups,
@@ -204,10 +204,9 @@ def test_links_and_odd_names_can_be_in_groups(folder):
     str(error.value).encode()  # a message that every terminal can show
 
 
-def test_bad_files_leave_their_groups(folder, monkeypatch):
+def test_bad_files_leave_their_groups(folder):
     before = load_dataset(folder, groups=r"scene(\d)")
     (folder / "cat" / "scene3_1.png").write_bytes(b"")
-    monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)
     after = load_dataset(folder, groups=r"scene(\d)", on_bad_image="skip")
     kept = torch.tensor([file != "cat/scene3_1.png" for file in before.files])
     assert after.groups.equal(before.groups[kept])

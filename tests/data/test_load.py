@@ -22,7 +22,6 @@ from torch.utils.data import Dataset
 from torchvision import datasets
 
 import deepaa
-from deepaa.data import scan
 from deepaa.data.arrays import DATASETS
 from deepaa.data.image_file import Reading
 from deepaa.data.load import DataSpec, as_images, embedded_is_intact, load_dataset, load_embedded
@@ -199,10 +198,12 @@ def test_images_of_different_sizes_and_kinds():
         (torch.from_numpy(noise(1, 300, 300)), torch.tensor(1)),
     ]
     data = as_images(Items(items, [("tench", "Tinca"), ("dog",)]))
-    check(data, 3, (224, 224), 2)
+    check(data, 3, (8, 8), 2)
     assert data.class_names == ("tench", "dog")
     assert data.labels.tolist() == [0, 1, 1]
-    check(as_images(Items(items[:2] * 2)), 4, (224, 224), 2)
+    check(
+        as_images(Items([*items[2:], (Image.fromarray(noise(280, 300, 3)), 0)])), 2, (224, 224), 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,6 @@ def test_a_folder(tmp_path, caplog, monkeypatch):
     (root / "cat" / "0.png").write_bytes(b"")
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad \(1 empty\): cat/0.png"):
         load_dataset(root)
-    monkeypatch.setattr(scan, "LIMIT_BAD", 0.5)
     with caplog.at_level(logging.WARNING):
         left = load_dataset(root, on_bad_image="skip")
     check(left, 5, (5, 9), 2)
@@ -397,7 +397,6 @@ def test_of_a_large_folder_only_what_is_needed_is_read(tmp_path, caplog, monkeyp
         load_dataset(tmp_path, subset=subset)
     with pytest.raises(BadImagesError, match=r"2 of 100 files are bad"):
         load_dataset(tmp_path)
-    monkeypatch.setattr(scan, "LIMIT_BAD", 0.1)
     left = load_dataset(tmp_path, subset=subset, on_bad_image="skip")
     assert [len(part) for part in search_splits(left, data.subset_sizes)] == [8, 8, 4, 0]
     every = load_dataset(tmp_path, subset=SearchSubset(), on_bad_image="skip")
@@ -471,7 +470,7 @@ def test_a_spec_loads_what_its_fields_say(tmp_path):
     assert found.images.shape == (6, 3, 4, 4)
     white = dataclasses.replace(spec, reading=Reading())
     assert white.load().fingerprint != found.fingerprint
-    test = spec.load_test()
+    test = spec.load(split="test")
     both = spec.load_train_and_test()
     assert test is not None
     assert both.test.fingerprint == test.fingerprint
@@ -815,3 +814,15 @@ class ReusedTensor(torch.utils.data.Dataset[Any]):
 def test_a_data_set_may_reuse_its_tensor() -> None:
     images = as_images(ReusedTensor()).images
     assert images[:, 0, 0, 0].tolist() == [0, 20, 40, 60, 80, 100]
+
+
+def test_both_parts_of_mixed_sizes_get_one_side(tmp_path):
+    for part, sides in (("train", (30, 34, 50)), ("test", (60, 90, 120))):
+        for name in ("cat", "dog"):
+            for side in sides:
+                save(tmp_path / part / name / f"{side}.png", noise(side, side + 3, 3))
+    both = DataSpec(str(tmp_path)).load_train_and_test()
+    check(both.train, 6, (32, 32), 2)
+    check(both.test, 6, (32, 32), 2)
+    other = DataSpec(str(tmp_path / "train")).load_train_and_test(test=tmp_path / "test")
+    assert other.test.fingerprint == both.test.fingerprint

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from deepaa.data import parts
 from deepaa.data.load import as_images, load_dataset, load_embedded
 from deepaa.data.parts import (
     KEPT,
@@ -452,3 +453,30 @@ def test_a_class_of_one_group_trains_and_the_test_says_that_it_has_none(caplog):
     assert "no test images of 1 of 2 classes: cat" in caplog.text
     with pytest.raises(ValueError, match="dots: no class has a group to spare"):
         held_out(of_labels(labels, labels), 0.2)
+
+
+# How many images there are
+
+
+def test_a_class_with_too_few_images_is_named():
+    labels = torch.tensor([0] * 40 + [1] * 2 + [2] * 40 + [3])
+    with pytest.raises(ValueError, match=r"pets: 2 of 4 classes have too few images: b \(2\), d"):
+        parts.check_enough(labels, "abcd", "pets")
+    with pytest.raises(ValueError, match="pets: 29 images in all, at least 30 are needed"):
+        parts.check_enough(torch.arange(29) % 2, "ab", "pets")
+    parts.check_enough(torch.arange(30) % 2, "ab", "pets")
+
+
+def test_what_makes_results_weak_is_said():
+    assert parts.weaknesses(torch.arange(300) % 2, "ab") == []
+    few, classes = parts.weaknesses(torch.tensor([0] * 31 + [1] * 19), "ab")
+    assert few.startswith("50 images tell only large differences between policies, of about 20")
+    assert classes.endswith("fewer than 20 images, which a network hardly learns: b (19)")
+
+
+def test_a_handful_of_held_out_images_is_said(caplog):
+    images = torch.arange(12 * 48, dtype=torch.uint8).reshape(12, 3, 4, 4)
+    data = as_images((images, torch.arange(12) % 2))
+    with caplog.at_level(logging.WARNING):
+        parts.held_out(data, 0.1)
+    assert "2 images are held out; an accuracy on so few says little" in caplog.text

@@ -261,7 +261,7 @@ def test_bad_files_can_be_left_out(damaged):
 def test_too_many_bad_files_stop_in_any_case(damaged):
     for i in range(5):
         (damaged / "train" / "a" / f"{i:03}.png").write_bytes(b"")
-    with pytest.raises(BadImagesError, match="too many to skip"):
+    with pytest.raises(BadImagesError, match="At most 3 of 300 may be skipped"):
         streamed(damaged, on_bad_image="skip")
 
 

@@ -7,7 +7,14 @@ import torch
 
 from deepaa import CIFAR, Operation, Policy, load_policy
 from deepaa.ops.space import Space
-from deepaa.policy.measures import hidden_share, layer_distances, policy_distance, use_distance
+from deepaa.policy import compared_policy
+from deepaa.policy.measures import (
+    hidden_share,
+    layer_distances,
+    own_advice,
+    policy_distance,
+    use_distance,
+)
 
 
 def always(*operations: Operation) -> Policy:
@@ -117,3 +124,32 @@ def test_distances_agree() -> None:
     cutout = load_policy("crop-flip-cutout")
     assert use_distance(uniform.then(cutout), cutout.then(uniform)) == pytest.approx(0)
     assert policy_distance(uniform.then(cutout), cutout.then(uniform)) > 0
+
+
+# What to do with one's own crop, flip and cutout
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("crop-flip", "It has its own crop and flip: remove yours."),
+        ("crop-flip-cutout", "It has its own crop, flip and cutout: remove yours."),
+    ],
+)
+def test_only_what_a_policy_has_is_removed(name: str, advice: str) -> None:
+    assert own_advice(compared_policy(name)) == advice
+
+
+def test_nothing_is_removed_beside_a_policy_that_has_none_of_it() -> None:
+    colours = Policy.trivial(CIFAR.only("identity", "rotate", "solarize"), 2)
+    assert own_advice(colours).startswith("It has no crop, flip or cutout; whether yours help")
+    seldom = Policy.trivial(CIFAR, 1).strength(0.5)
+    assert "remove" in own_advice(Policy.trivial(CIFAR, 1)), "one in 18 has each"
+    assert "remove" not in own_advice(seldom)
+
+
+def test_every_phase_of_a_schedule_counts() -> None:
+    late = compared_policy("crop-flip-cutout").ending(compared_policy("crop-flip"), 5)
+    assert own_advice(late) == "It has its own crop, flip and cutout: remove yours."
+    identity = Policy.identity(CIFAR).ending(compared_policy("crop-flip"), 5)
+    assert own_advice(identity) == "It has its own crop and flip: remove yours."

@@ -66,3 +66,11 @@ def test_its_results_are_those_of_the_pages() -> None:
 
 def test_operations_of_ones_own_are_shown_somewhere() -> None:
     assert "batched=" in (ROOT / "examples/04_own_operation.py").read_text()
+
+
+def test_no_page_has_people_remove_what_the_policy_may_not_have() -> None:
+    """Which of crop, flip and cutout to remove depends on the policy, see `own_advice`."""
+    wrong = re.compile(r"(replaces|in place of|instead of) your (own )?crop|[Rr]emove those")
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
+    assert len(pages) > 20
+    assert not [page.name for page in pages if wrong.search(" ".join(page.read_text().split()))]

@@ -142,6 +142,27 @@ def test_a_contest_never_takes_more_than_its_passes(
     assert max(job.length for job in jobs) <= plan.target
 
 
+@pytest.mark.parametrize(("images", "target"), [(8, 600), (250, 600), (500, 400), (9000, 200)])
+def test_few_images_are_not_trained_on_for_thousands_of_epochs(images: int, target: int) -> None:
+    plan = LengthPlan.make(NAMES, train_images=images, batch=128, folds=5)
+    assert plan.target == target
+    _, jobs = played(plan, {"a": 0.9})
+    assert max(job.length for job in jobs) <= target
+    asked = ContestConfig(target_epochs=5000)
+    assert LengthPlan.make(NAMES, train_images=images, batch=128, config=asked).target == 5000
+
+
+def test_few_passes_are_told_of() -> None:
+    make = partial(LengthPlan.make, NAMES, train_images=3200, batch=128)
+    plan = make(config=ContestConfig(60_000))
+    assert plan.left_out
+    left = f"{len(plan.left_out)} of {len(NAMES)} candidates are left out"
+    assert plan.shortness == f"60,000 passes are few: {left}; {plan.enough:,} would do"
+    whole = make(config=ContestConfig(plan.enough))
+    assert (whole.left_out, whole.shortness) == ((), None)
+    assert whole.names == tuple(NAMES)
+
+
 def test_rungs_become_longer_and_the_proof_has_seeds_of_its_own() -> None:
     plan = LengthPlan.make(
         NAMES, train_images=3200, batch=128, config=ContestConfig(3_000_000, 100)
@@ -395,6 +416,10 @@ TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and fl
 )
 def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
     assert say(pick, proof, TITLES, length=60, target=100) == text
+    short = say(pick, proof, TITLES, length=1, target=1)
+    assert short == text.replace("after 60 epochs", "after 1 epoch").replace("for 100", "for 1")
+    own = say(pick, proof, TITLES, length=1, target=1, is_own=True)
+    assert own == short.replace("after 1 epoch", "in your loop")
     longer = say(pick, proof, TITLES, length=60, target=200)
     assert longer.startswith(text.replace("100 epochs", "200 epochs"))
     assert "Trainings of 200 epochs may differ" in longer

@@ -404,6 +404,7 @@ def test_further_training_grows_with_what_is_suspected() -> None:
     config = TrainConfig(epochs=40, lr=0.1, schedule="step", milestones=(20,))
     assert retraining_config(config, 4000, 1).epochs == 10  # a quarter
     assert retraining_config(config, 500, 1).epochs == 20  # 10,000 images
+    assert retraining_config(config, 10, 17).epochs == 600, "few images are learnt by heart"
     more = retraining_config(config, 500, 6)
     assert (more.epochs, more.lr, more.schedule) == (48, 0.05, "cosine")
 

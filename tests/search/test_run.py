@@ -30,11 +30,11 @@ from deepaa.search.policy_search import (
     PolicySearch,
     default_augmentation,
 )
-from deepaa.search.progress import SearchProgress
+from deepaa.search.progress import SearchProgress, little_learnt
 from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import PRESETS, ProxyConfig
 from deepaa.train.config import TrainConfig
-from deepaa.train.loop import EpochRecord
+from deepaa.train.loop import EpochRecord, evaluate
 
 find_policy = partial(deepaa.find_policy, contest=False)
 """A search alone."""
@@ -386,6 +386,9 @@ def test_few_images_train_a_network_for_more_epochs(images: Any) -> None:
         (PRESETS["demo"].proxy, 2000, 10),
         (PRESETS["demo"].proxy, 300, 67),
         (PRESETS["demo"].proxy, 0, 10),
+        (PRESETS["demo"].proxy, 6, 600),  # thousands teach nothing
+        (PRESETS["fast"].proxy, 15, 600),
+        (replace(PROXY, train=TrainConfig(epochs=5000)), 6, 5000),
         (PROXY, 10, 2),  # whoever gives epochs means them
         (replace(PROXY, least_passes=99, train=TrainConfig(schedule="step", epochs=2)), 10, 2),
     ):
@@ -494,3 +497,70 @@ def test_the_demo_finds_something(tmp_path: Path) -> None:
     first, second = [r for r in read_history(tmp_path / "demo") if r["kind"] == "layer"]
     assert first["improvement_mean"] > 0
     assert second["improvement_mean"] > 0
+
+
+# Few images
+
+
+def test_no_preset_for_users_keeps_layers_that_do_not_help() -> None:
+    assert [name for name, preset in PRESETS.items() if preset.search.layers] == ["official"]
+
+
+def test_pretraining_says_how_the_network_does_on_held_out_images(
+    images: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> None:
+    """On validation images, which the network has not seen, and which are not the judge's."""
+    data = as_images(images)
+    with Run(tmp_path / "run", {"kind": "search"}) as run:
+        task = PolicySearch(data, space=SPACE, search=TINY, proxy=PROXY, run=run)
+        found = []
+        for record in task:
+            if not isinstance(record, EpochRecord):
+                break
+            part = task.splits.validation
+            found.append(record.heldout_accuracy)
+            assert found[-1] == evaluate(task.model, images[0][part], images[1][part]).accuracy
+    assert len(found) == 2
+    kept = [each["heldout_accuracy"] for each in read_history(tmp_path / "run") if "lr" in each]
+    assert kept == found
+
+
+def test_a_network_that_knows_its_own_images_by_heart_is_told_of() -> None:
+    record = EpochRecord(9, 0.1, 1.0, 0.1, 1.0, 100)
+    assert little_learnt(record, 10) is None
+    assert little_learnt(record._replace(heldout_accuracy=0.5), 10) is None
+    text = little_learnt(record._replace(heldout_accuracy=0.11), 10)
+    assert text is not None
+    assert "accuracy 0.11 on held-out images" in text
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ((90, 90, 2), r"tensors: 1 of 3 classes have too few images: 2 \(2\); every class needs"),
+        ((6, 6), "tensors: 12 images in all, at least 30 are needed"),
+        ((90, 0, 90), "1 of 3 classes have no image: 1; labels should count from 0 without gaps"),
+        ((90,), "only one class"),
+    ],
+)
+def test_too_few_images_from_python_are_refused(counts: tuple[int, ...], message: str) -> None:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    pixels = torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=message):
+        find_policy((pixels, labels), preset="demo", device="cpu")
+
+
+def test_weak_results_are_told_of(images: Any, caplog: pytest.LogCaptureFixture) -> None:
+    data = as_images(images)
+    proved = ProvedSearch(PolicySearch(data, space=SPACE, search=TINY, proxy=PROXY), None)
+    assert proved.weaknesses == [
+        "200 images tell only large differences between policies, of about 10 points of "
+        "accuracy; 300 or more tell smaller ones",
+        "each decision on a layer has 5 held-out images, and takes 16: what a layer gains is "
+        "chance",
+    ]
+    auto = PolicySearch(data, space=SPACE, search=replace(TINY, layers=None), proxy=PROXY)
+    assert "no layer can be kept; --layers N" in ProvedSearch(auto, None).weaknesses[1]
+    many = as_images(blobs(1200, 1))
+    enough = PolicySearch(many, space=SPACE, search=replace(TINY, heldout=16), proxy=PROXY)
+    assert ProvedSearch(enough, None).weaknesses == []

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from deepaa.runs import StopRequest
     from deepaa.search import ContestRun
 
-OWN = ("crop", "resized_crop", "flip", "cutout")
-"""Operations that people have in their code already."""
-SELDOM = 0.05
-"""An operation that an image meets less often is not worth a word."""
 USE = """\
 Use it:
 
@@ -88,7 +84,7 @@ def contest(
     """
     from deepaa.data import DataSpec
     from deepaa.distributed import joined, world_size
-    from deepaa.runs import StopRequest
+    from deepaa.runs import ProgressLine, StopRequest
     from deepaa.search import ContestConfig, ContestRequest, contest_forecast, open_contest
 
     params = context.params
@@ -106,6 +102,7 @@ def contest(
     stop = StopRequest()
     with (
         joined(device) as where,
+        ProgressLine() as line,
         open_contest(
             request,
             out,
@@ -114,8 +111,10 @@ def contest(
             download=download,
             checkpoint_seconds=checkpoint_seconds,
             stop=lambda: stop.requested,
+            show=line.update,
         ) as opened,
     ):
+        line.clear()
         if world_size() > 1:
             raise ValueError("deepaa contest runs in one process, not under torchrun")
         for name, text in contest_forecast(opened.contest).items():
@@ -157,15 +156,7 @@ def print_contest(run: ContestRun, out: Path) -> None:
 
 def print_use(policy: Policy, path: Path) -> None:
     """Print how a policy is used, and what it takes the place of."""
+    from deepaa.policy import own_advice
+
     if any(name != "identity" and uses for name, uses in policy.expected_uses().items()):
         typer.echo(f"\n{USE.format(path=str(path), own=own_advice(policy))}")
-
-
-def own_advice(policy: Policy) -> str:
-    """What to do with the augmentation that people have already."""
-    uses = policy.expected_uses()
-    has = [name.replace("_", " ") for name in OWN if uses.get(name, 0.0) > SELDOM]
-    if not has:
-        return "It has no crop, flip or cutout; whether yours help beside it, a training tells."
-    listed = f"{', '.join(has[:-1])} and {has[-1]}" if len(has) > 1 else has[0]
-    return f"It has its own {listed}: remove yours."

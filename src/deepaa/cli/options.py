@@ -63,13 +63,17 @@ Size = Annotated[
         min=1,
         max=4096,
         help="Side to bring the images to. Default: their own if all have one of up to 512 "
-        "pixels, or 224.",
+        "pixels, or the median of their shorter sides, at most 224.",
     ),
 ]
 Root = Annotated[Path | None, data_option(help="Where data sets with a name lie. Default: data.")]
 Download = Annotated[bool, data_option("--download", help="Fetch a data set that is not there.")]
 OnBadImage = Annotated[
-    str, data_option(help="What a damaged file does: stop the run, or skip the file.")
+    str,
+    data_option(
+        help="What a damaged file does: stop the run, or skip the file. At most three are skipped, "
+        "or 1 % of more than 300."
+    ),
 ]
 OutsideLinks = Annotated[
     bool, data_option("--outside-links", help="Follow links that lead out of an image folder.")

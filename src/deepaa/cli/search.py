@@ -145,7 +145,7 @@ def search(
     from deepaa.data import DataSpec
     from deepaa.distributed import is_main, joined, run_on_all
     from deepaa.ops import import_operations
-    from deepaa.runs import StopRequest
+    from deepaa.runs import ProgressLine, StopRequest
     from deepaa.search import (
         ContestConfig,
         SearchRequest,
@@ -188,7 +188,7 @@ def search(
         )
 
     stop, folder = StopRequest(), resume or out
-    with joined(device) as where:
+    with joined(device) as where, ProgressLine() as line:
         if methods is not None:
             if resume is not None or method is not None:
                 raise ValueError("--methods goes on by itself; it takes no --resume, no --method")
@@ -217,7 +217,9 @@ def search(
             download=download,
             checkpoint_seconds=checkpoint_seconds,
             stop=lambda: stop.requested,
+            show=line.update,
         ) as opened:
+            line.clear()
             _advise(request, opened.search)
             if dry_run:
                 lines = forecast(opened, search_cost(opened)) if is_main() else {}
@@ -257,9 +259,12 @@ def _advise(request: SearchRequest, search: PolicySearch) -> None:
     if request.settings.preset is None and request.settings.space is None:
         notify(f"images of {width} x {height}: --preset imagenet")
     if any(op.name == "crop" for op in search.space.operations):
+        advice = "--preset imagenet is made for large images"
+        if search.device.type == "cpu":
+            advice = "--size 32 suits it and is quick; --preset imagenet takes days on a CPU"
         notify(
             f"hint: images of {width} x {height} with the CIFAR space (cutout of 16 pixels, crop "
-            "by 4); --preset imagenet is made for large images"
+            f"by 4); {advice}"
         )
 
 
@@ -282,6 +287,10 @@ def _follow(
             notify(f"hint: {hint}")
         if not proved.is_searched:
             notify(proved.too_few)
+        for line in proved.weaknesses:
+            notify(f"warning: {line}")
+        if proved.config is not None and (shortness := proved.plan().shortness) is not None:
+            notify(f"contest: {shortness} (--contest-passes)")
     log = TensorBoardLog(out / FOLDER) if tensorboard and is_main() else None
     progress = SearchProgress(proved, cost)
     try:

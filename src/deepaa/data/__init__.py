@@ -18,15 +18,18 @@ from deepaa.data.load import (
     load_images as load_images,
 )
 from deepaa.data.parts import (
+    FEW_IMAGES as FEW_IMAGES,
     JUDGE_SHARE as JUDGE_SHARE,
     LEAST_JUDGED as LEAST_JUDGED,
     MOST_JUDGED as MOST_JUDGED,
     SearchSubset as SearchSubset,
+    check_enough as check_enough,
     folds as folds,
     halves as halves,
     judge_part as judge_part,
     read_splits as read_splits,
     search_splits as search_splits,
+    weaknesses as weaknesses,
 )
 from deepaa.data.splits import (
     INDEX as INDEX,

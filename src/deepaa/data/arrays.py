@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import operator
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ from PIL.Image import Image as PilImage
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from deepaa.data.image_file import Pixels, check_size, shown, squared, to_rgb
+from deepaa.data.image_file import Pixels, shown, to_rgb
+from deepaa.data.image_stack import ImageStack, check_memory, stacked, told
 from deepaa.data.splits import (
     MAX_CLASSES,
     LabelledImages,
     NoTestPartError,
+    check_classes,
     check_labels,
     fingerprint,
     labelled,
@@ -28,107 +29,8 @@ from deepaa.data.splits import (
 from deepaa.files import Archive, Header, listed, open_archive
 from deepaa.ops import check_images
 
-KEPT_SIDE = 512
-"""Without a size, images that all have one size up to this side are kept as they are."""
-DEFAULT_SIDE = 224
-"""Without a size, all others are brought to this side."""
-MEMORY_SHARE = 0.6
-"""Images may take this share of the memory that is free."""
-_CHUNK = 128
-"""So many images are seen before memory is taken: sizes that differ mostly do so early."""
-
 Part = tuple[Pixels, Tensor, tuple[str, ...]]
 """uint8 (N, 3, H, W), int64 (N,) and the class names of one part of a data set."""
-
-
-class ImageStack:
-    """Collects images of any size; ends as uint8 (N, 3, H, W).
-
-    With a `size` every image becomes a square of that side. Without, images keep the size they all
-    share up to 512 pixels a side; as soon as one differs or is larger, all become squares of 224.
-    What was collected before then still has all its pixels, so the order changes nothing.
-    """
-
-    def __init__(self, capacity: int, size: int | None, place: str) -> None:
-        """`capacity` is the most images that may come; `place` names the source in errors."""
-        check_size(size)
-        self._capacity, self._size, self._place = capacity, size, place
-        self._buffer: Pixels | None = None
-        self._count = 0
-        self._waiting: list[Pixels] = []
-
-    def prepare(self, image: Pixels) -> Pixels:
-        """The image (H, W, 1 or 3) with three channels, resized if it will be: for threads."""
-        image = np.broadcast_to(image, (*image.shape[:2], 3))
-        if self._size is None and max(image.shape[:2]) > KEPT_SIDE:
-            self._size = DEFAULT_SIDE
-        return image if self._size is None else squared(image, self._size)
-
-    def add(self, image: Pixels) -> None:
-        """Add an image (H, W, 1 or 3), prepared or not."""
-        self._waiting.append(self.prepare(image))
-        if len(self._waiting) == _CHUNK:
-            self._store()
-
-    def images(self) -> Pixels:
-        """All images so far: (N, 3, H, W)."""
-        if self._waiting:
-            self._store()
-        if self._buffer is None:
-            raise ValueError(f"{self._place}: no images")
-        return self._buffer[: self._count]
-
-    def _store(self) -> None:
-        """Move the waiting images to the buffer; where it has another size, make a new one."""
-        images, old = self._waiting, self._buffer
-        shapes = {image.shape[:2] for image in images}
-        if old is not None:
-            shapes.add(old.shape[2:])
-        if self._size is None and len(shapes) > 1:
-            self._size = DEFAULT_SIDE
-        h, w = shapes.pop() if self._size is None else (self._size, self._size)
-        if old is None or old.shape[2:] != (h, w):
-            what = f"{self._place}: {self._capacity:,} images of {h} x {w} pixels"
-            check_memory(3 * h * w * self._capacity, what)
-            if old is not None:
-                images = [*old[: self._count].transpose(0, 2, 3, 1), *images]
-            self._buffer, self._count = np.empty((self._capacity, 3, h, w), np.uint8), 0
-        assert self._buffer is not None
-        for image in images:
-            fitted = image if self._size is None else squared(image, self._size)
-            self._buffer[self._count] = fitted.transpose(2, 0, 1)
-            self._count += 1
-        self._waiting = []
-
-
-def stacked(images: Sequence[Pixels] | Pixels, size: int | None, place: str) -> Pixels:
-    """(N, 3, H, W) of N images (H, W, 1 or 3), all of one size; see `ImageStack`."""
-    stack = ImageStack(len(images), size, place)
-    for image in images:
-        stack.add(image)
-    return stack.images()
-
-
-def check_memory(needed: int, what: str) -> None:
-    """Raises MemoryError where `needed` bytes are more than 60 % of the free memory."""
-    free = available_memory()
-    if free is not None and needed > MEMORY_SHARE * free:
-        raise MemoryError(
-            f"{what} need {needed / 1e9:.1f} GB of memory; "
-            f"{MEMORY_SHARE:.0%} of the {free / 1e9:.1f} GB that are free may be used. "
-            "Give a smaller size or fewer images"
-        )
-
-
-def available_memory() -> int | None:
-    """Bytes of free memory; of all memory outside of Linux, None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        if not {"SC_PHYS_PAGES", "SC_PAGE_SIZE"} <= getattr(os, "sysconf_names", {}).keys():
-            return None
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return next((int(line.split()[1]) * 1024 for line in lines if "MemAvailable" in line), None)
 
 
 # .npz files, read without ever running what a file holds
@@ -289,9 +191,15 @@ def torchvision_name(source: str) -> str | None:
 
 
 def read_torchvision(
-    name: str, split: str, root: Path, size: int | None, *, download: bool
+    name: str,
+    split: str,
+    root: Path,
+    size: int | None,
+    side: int | None = None,
+    *,
+    download: bool,
 ) -> Part:
-    """One part of a data set of torchvision."""
+    """One part of a data set of torchvision; `side` as for `ImageStack`."""
     if split not in DATASETS[name]:
         raise NoTestPartError(f"{name}: has no {split} part")
     from torchvision import datasets  # not needed to apply policies
@@ -305,18 +213,18 @@ def read_torchvision(
             f"{name}: not found under {root}, or damaged ({error}). Fetch it with download=True "
             "(--download), or say with root where it lies, in its official layout"
         ) from error
-    return read_items(dataset, name, size)
+    return read_items(dataset, name, size, side)
 
 
-def read_items(dataset: Any, name: str, size: int | None = None) -> Part:
+def read_items(dataset: Any, name: str, size: int | None = None, side: int | None = None) -> Part:
     """The images, labels and class names of an object whose items are images with their labels."""
     n = len(dataset)
-    stack = ImageStack(n, size, name)
+    stack = ImageStack(n, size, name, side=side)
     labels = torch.empty(n, dtype=torch.int64)
     for i in range(n):
         image, labels[i] = _item(dataset, i, name)
         stack.add(image)
-    return stack.images(), labels, _class_names(dataset, labels)
+    return told(stack), labels, _class_names(dataset, labels)
 
 
 def _item(dataset: Any, i: int, name: str) -> tuple[Pixels, int]:
@@ -378,4 +286,5 @@ def given_images(data: object) -> LabelledImages:
         raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
     names = tuple(str(i) for i in range(check_labels(labels)))
     labels = labels.long()
+    check_classes(labels, names, "tensors", "train")
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))

@@ -25,8 +25,9 @@ from deepaa.data.equal_images import warn_of_equal_images
 from deepaa.data.folder import list_images
 from deepaa.data.groups import folder_groups, given_groups, kept_groups, npz_groups
 from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
-from deepaa.data.parts import SearchSubset, held_out
-from deepaa.data.scan import OnBadImage, read_images, read_some
+from deepaa.data.image_stack import stacked
+from deepaa.data.parts import SearchSubset, check_enough, held_out
+from deepaa.data.scan import OnBadImage, Show, read_images, read_some, show_nothing
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.runs import from_plain, to_plain
 
@@ -51,12 +52,13 @@ class DataSpec:
     (N, 3, H, W) or (N, H, W). Write ./cifar10 for a folder of that name."""
     size: int | None = None
     """Side of the square images: the shorter side is resized to it and the middle cut out. None
-    keeps images that all have one size of up to 512 pixels a side; others get 224."""
+    keeps images that all have one size of up to 512 pixels a side; others get the median of their
+    shorter sides, as a multiple of 4 and at most 224, and a line says so."""
     root: str | None = None
     """Where torchvision's data sets lie; "data" by default."""
     on_bad_image: OnBadImage = "stop"
     """Whether bad files of a folder stop the reading, which names them, or are left out and listed
-    in the report, if they are at most 1 %. All are decoded first."""
+    in the report, if they are at most three, or 1 % of more than 300. All are decoded first."""
     outside_links: bool = False
     """Whether links that lead out of an image folder are followed."""
     reading: Reading = DEFAULT_READING
@@ -98,7 +100,13 @@ class DataSpec:
         return cls(absolute_source(data), root=root, reading=reading, groups=groups, **options)
 
     def load(
-        self, *, split: str = "train", download: bool = False, subset: SearchSubset | None = None
+        self,
+        *,
+        split: str = "train",
+        download: bool = False,
+        subset: SearchSubset | None = None,
+        side: int | None = None,
+        show: Show = show_nothing,
     ) -> LabelledImages:
         """One part of the data set, as RGB images of one size.
 
@@ -110,6 +118,8 @@ class DataSpec:
             download: Fetch a torchvision data set that is not there.
             subset: Of a folder with more images than this, only so many and a few to spare are
                 decoded; `subset_sizes` says so.
+            side: Without a size, what images of different sizes are brought to.
+            show: Is told how far the reading of a folder is.
         """
         if split not in ("train", "test"):
             raise ValueError(f"split should be 'train' or 'test', got {split!r}")
@@ -123,12 +133,12 @@ class DataSpec:
             return splits.labelled(*_read_embedded(split, self.size), EMBEDDED, split)
         if (name := arrays.torchvision_name(self.data)) is not None:
             root = Path(self.root or "data")
-            read = arrays.read_torchvision(name, split, root, self.size, download=download)
+            read = arrays.read_torchvision(name, split, root, self.size, side, download=download)
             return splits.labelled(*read, arrays.SHORT_NAMES.get(name, name), split)
         if path.is_file() and path.suffix.lower() == ".npz":
             return self._load_npz(path, split)
         if path.is_dir():
-            return self._load_folder(path, split, subset)
+            return self._load_folder(path, split, subset, side, show)
         raise _unknown(self.data)
 
     def _load_npz(self, path: Path, split: str) -> LabelledImages:
@@ -137,16 +147,22 @@ class DataSpec:
             return data
         return data._replace(groups=npz_groups(path, self.groups, len(data.labels)))
 
-    def _load_folder(self, path: Path, split: str, subset: SearchSubset | None) -> LabelledImages:
+    def _load_folder(
+        self, path: Path, split: str, subset: SearchSubset | None, side: int | None, show: Show
+    ) -> LabelledImages:
         tree = list_images(path, split, outside_links=self.outside_links)
         if self.groups is not None and split == "train":
             tree = tree._replace(groups=folder_groups(tree, self.groups))
+        if subset is not None:  # before any file is opened
+            check_enough(torch.tensor(tree.labels), tree.class_names, str(path))
         every, chosen = tree.files, None
         if subset is not None and (chosen := subset.choose(*tree[2:4], tree.groups)):
             enough = f"{len(chosen.places):,} of {len(every):,} images are enough"
             _log.warning("%s: %s, and no others are read", shown(path), enough)
             tree = tree.subset(chosen.places)
-        images, tree, report = read_images(tree, self.size, self.reading, self.on_bad_image)
+        images, tree, report = read_images(
+            tree, self.size, self.reading, self.on_bad_image, side=side, show=show
+        )
         name, names = path.resolve().name, map(os.fsdecode, tree.names())
         data = splits.labelled(images, torch.tensor(tree.labels), tree.class_names, name, split)
         data = data._replace(report=report, files=tuple(names), groups=tree.groups)
@@ -155,13 +171,6 @@ class DataSpec:
         judges = {every[i] for i in chosen.judge}
         judge = torch.tensor([i for i, file in enumerate(tree.files) if file in judges]).long()
         return data._replace(subset_sizes=chosen.sizes, judge=judge)
-
-    def load_test(self, *, download: bool = False) -> LabelledImages | None:
-        """The data set's own test images; None where it has none."""
-        try:
-            return self.load(split="test", download=download)
-        except NoTestPartError:
-            return None
 
     def load_train_and_test(
         self,
@@ -182,16 +191,20 @@ class DataSpec:
         if test is not None and holdout is not None:
             raise ValueError("either other test images or a held-out share, not both")
         train = self.load(download=download)
+        side = _square_side(train)  # which test images of different sizes get, too
         if test is not None:
             other = replace(self, data=str(test), groups=None)
-            found = other.load_test(download=download) or other.load(download=download)
+            try:
+                found = other.load(split="test", download=download, side=side)
+            except NoTestPartError:
+                found = other.load(download=download, side=side)
             found = splits.with_classes_of(train, found, shown(test))
             both = TrainTest(train, found, f"given: {found.name}")
         elif holdout is not None:
             return held_out(train, holdout)
         else:
             try:
-                official = self.load(split="test", download=download)
+                official = self.load(split="test", download=download, side=side)
             except NoTestPartError as error:
                 _log.warning("%s; %g of the training images are held out", error, splits.HOLDOUT)
                 return held_out(train, splits.HOLDOUT)
@@ -225,6 +238,11 @@ class DataSpec:
             return from_plain(cls, entry, defaults=True)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
+
+
+def _square_side(data: LabelledImages) -> int | None:
+    height, width = data.images.shape[2:]
+    return width if height == width else None
 
 
 def absolute_source(source: str | Path | None) -> str | None:
@@ -307,14 +325,14 @@ def load_images(
             with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
             embedded training images, from the first one on.
         size: Side of the square images: the shorter side is resized to it and the middle cut out.
-            None keeps images that all have one size of up to 512 pixels a side; others get 224.
+            None is as for `DataSpec`.
     """
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
     if source is None:
-        found = arrays.stacked(_sheet("train")[:limit], size, EMBEDDED)
+        found = stacked(_sheet("train")[:limit], size, EMBEDDED)
     elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
-        found = arrays.stacked(arrays.some_of_npz(path, limit), size, str(path))
+        found = stacked(arrays.some_of_npz(path, limit), size, str(path))
     else:
         found = read_some(path, limit, size)
     return torch.from_numpy(found)
@@ -360,7 +378,7 @@ def embedded_is_intact() -> bool:
 def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
     description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
     if size is not None:
-        pixels = arrays.stacked(pixels, size, EMBEDDED)
+        pixels = stacked(pixels, size, EMBEDDED)
     else:
         pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
     labels = torch.tensor(description[split]["labels"], dtype=torch.int64)

@@ -6,6 +6,7 @@ Every division is the same on every machine.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from deepaa import distributed
 from deepaa.data.equal_images import KEEP_TOGETHER, warn_of_equal_images
-from deepaa.data.image_file import listed
+from deepaa.data.image_file import listed, shown
 from deepaa.data.splits import (
     LabelledImages,
     Sizes,
@@ -41,6 +42,10 @@ JUDGE_SHARE, MOST_JUDGED = 0.2, 10_000
 """Share of the images that judges, and the most images that do."""
 KEPT = 3
 """Images of every class, or groups with such, that the judge leaves: one for each other split."""
+LEAST_IMAGES = 30
+"""Fewer images are neither searched nor compared on: everything would be chance."""
+FEW_IMAGES, FEW_OF_A_CLASS = 300, 20
+"""Results of fewer images, in all or of a class, are weak, and that is said."""
 _JUDGE, _FOLDS, _HALVES = 0x4A55, 0x464F, 0x4841
 """Added to seeds: the divisions of one set of images have nothing to do with each other."""
 
@@ -113,6 +118,47 @@ def _dealt(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tens
         return parts
     targets = [labels[parts == k].bincount(minlength=classes).tolist() for k in range(count)]
     return divide_groups(labels, groups, targets, (1,) * count, seed)
+
+
+# How many images there are
+
+
+def check_enough(labels: Tensor, class_names: Sequence[str], place: str) -> None:
+    """Raises ValueError for images that are too few for a search or a contest.
+
+    Every class needs one for each split, and so many at least that folds judge most of it.
+    """
+    counts = labels.bincount(minlength=len(class_names)).tolist()
+    few = [f"{name} ({n})" for name, n in zip(class_names, counts, strict=True) if n < KEPT]
+    if few:
+        raise ValueError(
+            f"{shown(place)}: {len(few)} of {len(class_names)} classes have too few images: "
+            f"{listed(few)}; every class needs at least {KEPT}. Add images, or leave the class out"
+        )
+    if len(labels) < LEAST_IMAGES:
+        raise ValueError(
+            f"{shown(place)}: {len(labels)} images in all, at least {LEAST_IMAGES} are needed: of "
+            "fewer every result is chance. Add images, or take a policy of deepaa policies as it is"
+        )
+
+
+def weaknesses(labels: Tensor, class_names: Sequence[str]) -> list[str]:
+    """A line for each reason why little can be told from these images."""
+    lines = []
+    if len(labels) < FEW_IMAGES:
+        lines.append(
+            f"{len(labels)} images tell only large differences between policies, of about "
+            f"{100 * math.sqrt(2 / len(labels)):.0f} points of accuracy; {FEW_IMAGES} or more "
+            "tell smaller ones"
+        )
+    counts = labels.bincount(minlength=len(class_names)).tolist()
+    pairs = zip(class_names, counts, strict=True)
+    if few := [f"{name} ({n})" for name, n in pairs if n < FEW_OF_A_CLASS]:
+        lines.append(
+            f"{len(few)} of {len(class_names)} classes have fewer than {FEW_OF_A_CLASS} images, "
+            f"which a network hardly learns: {listed(few)}"
+        )
+    return lines
 
 
 # Searches
@@ -321,6 +367,8 @@ def held_out(data: LabelledImages, share: float) -> TrainTest:
         how += " in whole groups"
     both = TrainTest(data.part(parts[0]), data.part(parts[1]), how)
     warn_of_equal_images(*both[:2], measured="held-out images", advice=KEEP_TOGETHER)
+    if (tested := len(both.test.labels)) < LEAST_IMAGES:
+        _warn(f"{data.name}: {tested} images are held out; an accuracy on so few says little")
     return checked(both)
 
 

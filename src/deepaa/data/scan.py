@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from deepaa import distributed
-from deepaa.data.arrays import ImageStack, spread
+from deepaa.data.arrays import spread
 from deepaa.data.folder import ImageTree, all_images
 from deepaa.data.image_file import (
     DEFAULT_READING,
@@ -28,16 +28,23 @@ from deepaa.data.image_file import (
     read_image,
     shown,
 )
+from deepaa.data.image_stack import ImageStack, told
 
 OnBadImage = Literal["stop", "skip"]
-LIMIT_BAD = 0.01
-"""More bad files than this share stop the reading even where they may be left out."""
+Show = Callable[[str], None]
+"""Is told where a job is, in words for a person; in no words when others are to follow."""
+FEW_BAD, LIMIT_BAD = 3, 0.01
+"""So many bad files may always be left out, and this share of all files where it is more."""
 MOST_THREADS = 64
 _CHUNK = 256
 """Images decoded at a time: bounds the memory, and the time to an interrupt."""
 
 _Result = TypeVar("_Result")
 _log = logging.getLogger(__name__)
+
+
+def show_nothing(text: str) -> None:
+    """For jobs that nobody looks at."""
 
 
 class ScanReport(NamedTuple):
@@ -98,18 +105,31 @@ def read_images(
     size: int | None = None,
     reading: Reading = DEFAULT_READING,
     on_bad_image: OnBadImage = "stop",
+    *,
+    side: int | None = None,
+    show: Show = show_nothing,
 ) -> tuple[Pixels, ImageTree, ScanReport]:
-    """The good images (N, 3, H, W) of a folder (see `ImageStack`), their files, and a report."""
-    stack = ImageStack(len(tree.files), size, shown(tree.root))
-    report = scan_images(tree, reading, stack)
+    """The good images (N, 3, H, W) of a folder, their files, and a report.
+
+    Args:
+        side: As for `ImageStack`.
+        show: Is told how far the reading is.
+    """
+    stack = ImageStack(len(tree.files), size, shown(tree.root), side=side)
+    report = scan_images(tree, reading, stack, show)
+    show("")
     good = _good_files(tree, report, on_bad_image)
-    return stack.images(), good, report
+    return told(stack), good, report
 
 
 def scan_images(
-    tree: ImageTree, reading: Reading = DEFAULT_READING, stack: ImageStack | None = None
+    tree: ImageTree,
+    reading: Reading = DEFAULT_READING,
+    stack: ImageStack | None = None,
+    show: Show = show_nothing,
 ) -> ScanReport:
     """Which files are bad: each one is decoded to its end; `stack` takes the good images."""
+    text = f"reading {len(tree.files):,} images"
 
     def decode(i: int) -> BadFile | tuple[Pixels | None, bool]:
         result = read_image(tree.files[i], reading)
@@ -119,7 +139,9 @@ def scan_images(
         return pixels, result.exif_is_readable
 
     bad, damaged_exif = [], 0
-    for result in in_threads(decode, len(tree.files)):
+    for done, result in enumerate(in_threads(decode, len(tree.files))):
+        if done % _CHUNK == 0:
+            show(f"{text}: {done:,} done" if done else text)
         if isinstance(result, BadFile):
             bad.append(result)
             continue
@@ -137,8 +159,10 @@ def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -
     if report.bad and on_bad_image == "stop":
         advice = "Repair or remove them, or leave them out with --on-bad-image skip"
         raise BadImagesError(report, f". {advice} (on_bad_image='skip' in Python)")
-    if len(report.bad) > LIMIT_BAD * report.files:
-        raise BadImagesError(report, f". More than {LIMIT_BAD:.4g} of all is too many to skip")
+    if len(report.bad) > (most := most_skipped(report.files)):
+        rule = f"{FEW_BAD} files, or {100 * LIMIT_BAD:g} % of all if that is more"
+        advice = f". At most {most} of {report.files:,} may be skipped ({rule})"
+        raise BadImagesError(report, f"{advice}; repair or remove the others")
     if lost:
         names = ", ".join(shown(tree.class_names[label]) for label in lost)
         raise BadImagesError(report, f". Without them no images are left of {names}")
@@ -146,6 +170,11 @@ def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -
         for line in report.lines():
             _log.warning("%s: %s", report.place, line)
     return kept
+
+
+def most_skipped(files: int) -> int:
+    """How many bad ones of so many files may be left out."""
+    return max(FEW_BAD, int(LIMIT_BAD * files))
 
 
 def _without_bad(tree: ImageTree, report: ScanReport) -> ImageTree:

@@ -144,6 +144,13 @@ def labelled(
     pixels: Pixels, labels: Tensor, class_names: tuple[str, ...], name: str, split: str
 ) -> LabelledImages:
     """Checks that hold for every source, and the fingerprint."""
+    check_classes(labels, class_names, name, split)
+    images = torch.from_numpy(np.ascontiguousarray(pixels))
+    return LabelledImages(images, labels, class_names, name, fingerprint(images, labels))
+
+
+def check_classes(labels: Tensor, class_names: Sequence[str], name: str, split: str) -> None:
+    """Raises ValueError unless there are two classes, and images of each to train on."""
     check_labels(labels, len(class_names), f"{name}: labels")
     if len(class_names) < 2:
         raise ValueError(
@@ -155,8 +162,6 @@ def labelled(
             f"{shown(name)}: {len(missing)} of {len(class_names)} classes have no image: "
             f"{listed(missing)}; labels should count from 0 without gaps"
         )
-    images = torch.from_numpy(np.ascontiguousarray(pixels))
-    return LabelledImages(images, labels, class_names, name, fingerprint(images, labels))
 
 
 def with_classes_of(train: LabelledImages, found: LabelledImages, place: str) -> LabelledImages:

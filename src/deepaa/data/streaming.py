@@ -196,7 +196,8 @@ class StreamedImages:
             scan: Without it, a bad file stops the epoch in which it is met.
             known: What `scanned` said of these files before, instead of a scan while it fits them.
             on_bad_image: Whether the bad files "stop" here, all of them named, or are left out
-                ("skip", which needs the scan) unless they are over 1 %, or a whole class.
+                ("skip", which needs the scan) unless they are more than three and over 1 %, or a
+                whole class.
             outside_links: Follow links that lead out of the folder.
         """
         check_size(size)

@@ -16,6 +16,26 @@ _PLACING |= {"flip", "cutout", "crop", "resized_crop"}
 """Operations that decide where pixels go; the others only change what is there."""
 
 
+_OWN = ("crop", "resized_crop", "flip", "cutout")
+"""Operations that people have in their code already."""
+_SELDOM = 0.05
+"""An operation that an image meets less often is not worth a word."""
+
+
+def own_advice(policy: Policy) -> str:
+    """What to do with the crop, flip and cutout that people have already: it depends on the policy.
+
+    Of a schedule every phase counts.
+    """
+    phases = [policy.expected_uses(phase.epoch) for phase in policy.phases]
+    most = {name: max(uses.get(name, 0.0) for uses in phases) for name in _OWN}
+    has = [name.replace("_", " ") for name in _OWN if most[name] > _SELDOM]
+    if not has:
+        return "It has no crop, flip or cutout; whether yours help beside it, a training tells."
+    listed = f"{', '.join(has[:-1])} and {has[-1]}" if len(has) > 1 else has[0]
+    return f"It has its own {listed}: remove yours."
+
+
 def policy_distance(a: Policy, b: Policy) -> float:
     """The mean of `layer_distances`: 0 for equal policies, 1 for no operation in common."""
     layers = layer_distances(a, b)

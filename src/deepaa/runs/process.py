@@ -278,12 +278,14 @@ class ProgressLine:
         self._width = 0  # of the text that a notebook shows
 
     def update(self, text: str, *, always: bool = False) -> None:
-        """Replace the line by `text`.
+        """Replace the line by `text`; an empty one clears it.
 
         Args:
             always: Print it also where lines are plain and the last one is not yet old.
         """
-        if self._is_terminal:
+        if not text:
+            self.clear()
+        elif self._is_terminal:
             width = shutil.get_terminal_size().columns - 1
             _show(f"{CLEAR_LINE}{text[:width]}")
         elif self._is_notebook:  # which knows the carriage return but not how to clear a line
@@ -292,6 +294,14 @@ class ProgressLine:
         elif always or time.monotonic() - self._last >= 10:
             self._last = time.monotonic()
             _show(f"{text}\n")
+
+    def __enter__(self) -> Self:
+        """Clear the line in the end, before an error is printed."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Clear the line."""
+        self.clear()
 
     def message(self, text: str) -> None:
         """Print a line that stays above the one that is rewritten."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepaa.data import weaknesses
 from deepaa.models import frozen_copy
 from deepaa.runs import duration
 from deepaa.search.contest import Contest, LengthPlan
@@ -96,6 +97,8 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     }
     if proved.config is not None:
         lines["contest"] = plan_text(proved.plan())
+    if weak := proved.weaknesses:
+        lines["warning"] = "; ".join(weak)
     lines["time"] = f"{cost.text()}, at {cost.rate:,.0f} passes a second measured now"
     if (hint := cheaper(proved, cost)) is not None:
         lines["hint"] = hint
@@ -111,7 +114,7 @@ def _held_out(search: PolicySearch) -> str:
 
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
-    left = f"; {len(plan.left_out)} others are left out" if plan.left_out else ""
+    left = "" if plan.shortness is None else f"; {plan.shortness}"
     return (
         f"{len(plan.names)} candidates, {plan.first} epochs each, more for those that stay: at "
         f"most {plan.most_passes():,} passes{left}"
@@ -146,6 +149,8 @@ def contest_forecast(contest: Contest) -> dict[str, str]:
         "contest": plan_text(plan),
         "time": f"at most about {duration(seconds)} on this machine",
     }
+    if weak := weaknesses(images.data.labels, images.data.class_names):
+        lines["warning"] = "; ".join(weak)
     if seconds > LONG and network.device.type == "cpu":
         passes = int(plan.most_passes() * LONG / 2 / seconds)
         lines["hint"] = f"--passes {passes} takes half an hour; --size 32 is quicker, too"

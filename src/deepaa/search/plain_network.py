@@ -22,7 +22,7 @@ from deepaa.ops import Row
 from deepaa.policy import Policy, SpaceName, compared_policy
 from deepaa.runs import RunError, parsed, record_of, short
 from deepaa.search.protection import LEAST_IMAGES, Protection, find_changed
-from deepaa.train import ImageBatches, TrainConfig, Training
+from deepaa.train import MOST_EPOCHS, ImageBatches, TrainConfig, Training
 
 if TYPE_CHECKING:
     from deepaa.search.policy_search import PolicySearch
@@ -180,7 +180,7 @@ def plain_parts(splits: Splits, classes: int) -> tuple[Tensor, Tensor]:
 def retraining_config(config: TrainConfig, images: int, operations: int) -> TrainConfig:
     """How a network is trained further: for less long and at half the learning rate."""
     least = max(LEAST_RETRAINED, LEAST_PER_OPERATION * operations)
-    epochs = max(RETRAINED * config.epochs, least / images)
+    epochs = max(RETRAINED * config.epochs, min(least / images, MOST_EPOCHS))
     return replace(
         config,
         epochs=math.ceil(epochs),

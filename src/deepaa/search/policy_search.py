@@ -33,6 +33,7 @@ from deepaa.train import (
     ImageBatches,
     TrainConfig,
     Training,
+    evaluate,
     precision_on,
     space_of,
 )
@@ -40,10 +41,16 @@ from deepaa.train import (
 Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord | TrialRecord
 DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
+HELDOUT_IMAGES = 512
+"""The most validation images on which a network is measured after each epoch of pre-training."""
+PROTECTING = "looking for operations that turn one class into another"
 
 
 class PolicySearch:
     """A whole search on labelled images: iterate for its records, then take `policy`."""
+
+    show: Callable[[str], None] = staticmethod(lambda text: None)
+    """Is told what begins, in words for a person who waits for the next record."""
 
     def __init__(
         self,
@@ -206,7 +213,14 @@ class PolicySearch:
             with checks_state(self.run):
                 training.load_state(self._state)
             self._state = {}
+        self.show(f"pre-training a network on {len(part):,} images for {config.epochs} epochs")
+        # of the images that give the gradients to match, never the judge's
+        held = self.splits.validation[:HELDOUT_IMAGES]
         for record in training:
+            found = evaluate(
+                self.model, self.data.images[held], self.data.labels[held], batch=config.batch
+            )
+            record = record._replace(heldout_accuracy=found.accuracy)
             is_last = training.epoch == config.epochs
             self._keep("epoch", record, training.state(), now=is_last)
             yield record
@@ -216,6 +230,7 @@ class PolicySearch:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
+            self.show(PROTECTING)
             record = distributed.broadcast(protect_classes(self, self._check_stop))
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
@@ -235,6 +250,7 @@ class PolicySearch:
     def protect_alone(self) -> Iterator[ProtectionRecord]:
         """Protect classes where nothing is searched: with a network that is trained for it."""
         if self.config.protect and not self.protection_state:
+            self.show(PROTECTING)
             record = protect_classes(self, self._check_stop, is_trained=False)
             self._take_protection(record.to_tensor())
             if self.run is not None:
@@ -270,6 +286,7 @@ class PolicySearch:
             data = data._replace(groups=self.data.groups[self.splits.search])
         frozen = frozen_copy(self.model).to(self.device)
         search = Search(frozen, data, self.space, self.config)
+        search.show = self.show
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
             search.before_image = self._check_stop
         return search

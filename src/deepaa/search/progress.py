@@ -16,13 +16,17 @@ from deepaa.train import EpochRecord
 class SearchProgress:
     """Shows the records of a search on stderr: call it with each."""
 
-    def __init__(self, proved: ProvedSearch, cost: Cost | None = None) -> None:
-        """Nothing is shown before the first record.
+    def __init__(
+        self, proved: ProvedSearch, cost: Cost | None = None, line: ProgressLine | None = None
+    ) -> None:
+        """Shows also what the search says between its records.
 
         Args:
             cost: What later parts take, for the time that is left of the whole job.
+            line: Where it is shown.
         """
-        self.proved, self.search, self.line = proved, proved.search, ProgressLine()
+        self.proved, self.search, self.line = proved, proved.search, line or ProgressLine()
+        self.search.show = self.line.update
         self.contest: ContestProgress | None = None
         self.cost = cost or Cost(0.0, 0.0, 0.0, 1.0)
         self._seconds, self._units = 0.0, 0  # of the units that another method did
@@ -37,10 +41,11 @@ class SearchProgress:
             self.contest(record)
         elif isinstance(record, LayerRecord):
             self.passes = record.passes
+            hint = "; --layers auto drops such a layer" if _is_kept_for_nothing(record) else ""
             self.line.message(
                 f"layer {record.layer} {'kept' if record.kept else 'dropped'} ({record.reason}): "
                 f"held-out similarity {record.improvement_mean:+.4f} over no augmentation, "
-                f"DeepTA {record.deepta_mean:+.4f}"
+                f"DeepTA {record.deepta_mean:+.4f}{hint}"
             )
         elif isinstance(record, ProtectionRecord):
             for line in record.lines:
@@ -61,16 +66,16 @@ class SearchProgress:
         epochs = self.search.proxy.train.epochs
         left = epochs - record.epoch - 1
         seconds = record.seconds * left + self.cost.search + self.cost.contest
+        held = record.heldout_accuracy
+        measured = "" if held is None else f", held-out {held:.3f}"
         text = (
             f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
-            f"accuracy {record.accuracy:.3f}  left {duration(seconds)}"
+            f"accuracy {record.accuracy:.3f}{measured}  left {duration(seconds)}"
         )
         self.line.update(text, always=left == 0)
         warning = little_learnt(record, len(self.search.data.class_names))
         if left == 0 and warning is not None:
             self.line.message(f"warning: {warning}")
-        if left == 0 and self.search.config.protect:
-            self.line.update("looking for operations that turn one class into another")
 
     def trial_text(self, record: TrialRecord) -> str:
         """Where another method is, how well it does, and the time that is left."""
@@ -103,13 +108,21 @@ class SearchProgress:
         )
 
 
+def _is_kept_for_nothing(record: LayerRecord) -> bool:
+    """Whether only the number of layers that was asked for has kept a layer."""
+    return record.kept and "although" in record.reason
+
+
 def little_learnt(record: EpochRecord, classes: int) -> str | None:
     """A warning about a network that is hardly better than guessing; None for a better one."""
-    chance = 1 / classes
-    if record.accuracy >= max(2 * chance, chance + 0.1):
+    chance, held = 1 / classes, record.heldout_accuracy
+    accuracy, what = record.accuracy, "the images it is trained on"
+    if held is not None and held < accuracy:
+        accuracy, what = held, "held-out images"
+    if accuracy >= max(2 * chance, chance + 0.1):
         return None
     return (
-        f"the network has learnt little: accuracy {record.accuracy:.2f} on augmented images, and "
+        f"the network has learnt little: accuracy {accuracy:.2f} on {what}, and "
         f"guessing gives {chance:.2f}; its gradients may mislead the search, more --epochs or more "
         "images (--splits) may help"
     )

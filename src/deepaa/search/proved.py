@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property, partial
 
 from deepaa import distributed
+from deepaa.data import weaknesses
 from deepaa.models import is_large
 from deepaa.policy import Policy, SpaceName
 from deepaa.runs import FOUND, POLICY, StopAskedError
@@ -24,6 +25,7 @@ from deepaa.search.contest import (
 )
 from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.policy_search import PolicySearch, Record
+from deepaa.search.settings import LEAST_PAIRS
 from deepaa.train import device_settings
 
 LEAST_SEARCHED = 1000
@@ -65,6 +67,20 @@ class ProvedSearch:
         )
 
     @property
+    def weaknesses(self) -> list[str]:
+        """A line for each reason why little can be told from so few images."""
+        config, data = self.search.config, self.search.data
+        lines = weaknesses(data.labels, data.class_names)
+        if self.is_searched and config.heldout < LEAST_PAIRS:
+            kept = "no layer can be kept; --layers N keeps N of them"
+            kept = kept if config.layers is None else "what a layer gains is chance"
+            lines.append(
+                f"each decision on a layer has {config.heldout} held-out images, and takes "
+                f"{LEAST_PAIRS}: {kept}"
+            )
+        return lines
+
+    @property
     def found(self) -> Policy:
         """What the search found so far."""
         return self.search.policy
@@ -96,6 +112,8 @@ class ProvedSearch:
                 return
             if search.run is not None:
                 self.found.save(search.run.folder / FOUND)
+        if not self.is_over:
+            search.show("contest: preparing the trainings")
         self.contest = self._begin()
         yield from self.contest
         self.stopped = self.contest.stopped

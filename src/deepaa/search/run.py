@@ -23,6 +23,7 @@ from deepaa.data import (
     SearchSubset,
     absolute_source,
     as_images,
+    check_enough,
     read_splits,
 )
 from deepaa.models import is_large, load_model, state_hash
@@ -30,6 +31,7 @@ from deepaa.ops import Space, check_own_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
     CONFIG,
+    ProgressLine,
     Run,
     checksum,
     is_interactive,
@@ -49,6 +51,7 @@ KIND = "search"
 DEMO_PASSES = 700_000
 """Images through the network in the contest of preset demo: two minutes on two cores."""
 Sizes = tuple[int, int, int]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +164,7 @@ def open_search(
     images: LabelledImages | None = None,
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
+    show: Callable[[str], None] = lambda text: None,
 ) -> Iterator[ProvedSearch]:
     """The search that a request means, in its run folder, which is closed in the end.
 
@@ -171,9 +175,11 @@ def open_search(
         download: Fetch a data set that is not there.
         images: Those of the request, if they were read before.
         stop: As for `PolicySearch`.
+        show: Is told how far the reading of images is, in words for a person.
     """
     known = distributed.from_main(lambda: _stored_config(out))
-    images = images or _read_images(request, known, download=download)
+    images = images or _read_images(request, known, show, download=download)
+    check_enough(images.labels, images.class_names, images.name)
     settings = request.settings.resolve(large=is_large(images.images))
     if any(operation.is_custom for operation in settings.space.operations):
         check_own_operations(settings.space.table, images.images[:2].to(device))
@@ -211,7 +217,11 @@ def _stored_config(out: str | Path | None) -> dict[str, Any] | None:
 
 
 def _read_images(
-    request: SearchRequest, known: Mapping[str, Any] | None, *, download: bool
+    request: SearchRequest,
+    known: Mapping[str, Any] | None,
+    show: Callable[[str], None],
+    *,
+    download: bool,
 ) -> LabelledImages:
     """The images of the request, of a large folder as many as are needed."""
     spec = request.data
@@ -222,7 +232,7 @@ def _read_images(
 
     def load() -> LabelledImages:
         try:
-            return spec.load(download=download, subset=_subset(request, known))
+            return spec.load(download=download, subset=_subset(request, known), show=show)
         except MemoryError as error:
             if known is not None or not Path(spec.data or "").is_dir():
                 raise  # fewer images cannot be asked for, or all are in one file
@@ -326,8 +336,17 @@ def find_policy(
         wanted, source, network, weights, pretrain, sizes, method=found, contest=held
     )
     where = distributed.init(str(device or "auto"))
-    with open_search(request, out, device=where, checkpoint_seconds=checkpoint_seconds) as search:
-        _follow(search, progress)
+    is_shown = is_interactive() if progress is None else progress is True
+    line = ProgressLine() if is_shown else None
+    opened = open_search(
+        request,
+        out,
+        device=where,
+        checkpoint_seconds=checkpoint_seconds,
+        show=(lambda text: None) if line is None else line.update,
+    )
+    with line or nullcontext(), opened as search:
+        _follow(search, progress if callable(progress) else None, line)
         return search.policy
 
 
@@ -357,12 +376,15 @@ def _source(data: object, size: int | None, groups: Any) -> DataSpec | LabelledI
 
 
 def _follow(
-    search: ProvedSearch, progress: bool | Callable[[Record | ContestRecord], None] | None
+    search: ProvedSearch,
+    progress: Callable[[Record | ContestRecord], None] | None,
+    line: ProgressLine | None,
 ) -> None:
     """Run the search to its end and show its records; Ctrl-C saves."""
-    is_shown = is_interactive() if progress is None else progress is True
-    display = SearchProgress(search) if is_shown else None
-    on_record = progress if callable(progress) else display
+    display = None if line is None else SearchProgress(search, line=line)
+    on_record = progress or display
+    for weakness in () if search.is_over else search.weaknesses:
+        _log.warning("%s", weakness)
     try:
         for record in search:
             if on_record is not None:
@@ -370,6 +392,3 @@ def _follow(
     except KeyboardInterrupt:
         search.save()
         raise
-    finally:
-        if display is not None:
-            display.clear()

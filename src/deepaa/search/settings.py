@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from deepaa.ops import CIFAR, IMAGENET, Operation, Space
 from deepaa.runs import apply_changes, from_plain, parse_changes, short, stored, to_record
-from deepaa.train import TrainConfig
+from deepaa.train import MOST_EPOCHS, TrainConfig
 
 LEAST_ROWS = 16
 """Halving the transformations of a layer stops at this number."""
@@ -211,7 +211,7 @@ class ProxyConfig:
     """Pre-train with crop, flip and cutout, as the authors do; the network has then learnt that
     they are harmless before the search asks."""
     least_passes: int = 0
-    """Pre-train for more epochs where so few images would go through the network."""
+    """Pre-train for more epochs, up to 600, where so few images would go through the network."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """How it is trained."""
 
@@ -219,7 +219,8 @@ class ProxyConfig:
         """The same with the epochs that so many images take."""
         if not images or self.train.schedule == "step":  # whose milestones are epochs
             return self
-        epochs = max(self.train.epochs, math.ceil(self.least_passes / images))
+        more = min(math.ceil(self.least_passes / images), MOST_EPOCHS)
+        epochs = max(self.train.epochs, more)
         return replace(self, train=replace(self.train, epochs=epochs))
 
 

@@ -11,6 +11,7 @@ from deepaa.train.batches import (
     space_of as space_of,
 )
 from deepaa.train.config import (
+    MOST_EPOCHS as MOST_EPOCHS,
     RECIPES as RECIPES,
     Recipe as Recipe,
     TrainConfig as TrainConfig,

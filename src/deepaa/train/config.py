@@ -22,6 +22,9 @@ from deepaa.runs import ADDED, from_plain, parse_changes
 
 EPOCHS = 200
 """Epochs of a training without a recipe."""
+MOST_EPOCHS = 600
+"""Few images are trained on for more epochs, but not for more than these unless they are asked for:
+a network then knows each image by heart."""
 WORTH_COMPILING = 2_000_000
 """Images through the network from which on compiling it pays."""
 

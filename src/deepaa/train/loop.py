@@ -38,6 +38,9 @@ class EpochRecord(NamedTuple):
     """Learning rate of the first step."""
     seconds: float
     images: int
+    heldout_accuracy: float | None = None
+    """Share of images that are not trained on classified right after the epoch, where a search
+    looks at some."""
 
 
 class Training:

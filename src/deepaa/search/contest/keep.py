@@ -110,8 +110,8 @@ class ContestProgress:
         if isinstance(record, ContestEntry):
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
             self.line.message(
-                f"contest: {100 * record.accuracy:5.1f} % after {record.length} epochs, "
-                f"{title}{proof}"
+                f"contest: {100 * record.accuracy:5.1f} % after {record.length} "
+                f"epoch{'' if record.length == 1 else 's'}, {title}{proof}"
             )
             return
         text = f"contest  left {self._left()}  {title}: epoch {record.epoch + 1}/{record.length}"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from deepaa.data import halves
+from deepaa.data import FEW_IMAGES, halves
 from deepaa.policy import Policy, SpaceName, compared_policy
 from deepaa.runs import read_json, stored, write_json
 from deepaa.search.contest.candidates import Candidate, all_candidates
@@ -87,6 +87,9 @@ def hold_contest(
                 f"train gave {len(entries[-1].losses)} losses for {job.candidate}, but "
                 f"{len(entries[0].losses)} before: the judge images have to stay the same"
             )
+        if len(entries) == 1 and (count := len(entries[0].losses)) < FEW_IMAGES:
+            few = f"{count} judge images tell only large differences between policies"
+            _LOGGER.warning("%s; %d or more tell smaller ones", few, FEW_IMAGES)
         table = _table(entries, labels, groups)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,13 @@ from deepaa.search.contest.candidates import NONE, REFERENCES
 from deepaa.search.contest.pick import Pick, pick, staying
 from deepaa.search.contest.proof import Proof, proof
 from deepaa.search.contest.table import ContestTable
+from deepaa.train import MOST_EPOCHS
 
 PASSES = {"cuda": 20_000_000, "cpu": 3_000_000}
 """Images through the network, by the kind of device: minutes with its default network."""
 TARGET_EPOCHS, TARGET_PASSES = 200, 200_000
 """The training that a user is taken to mean, where none is named: so many epochs, and more of few
-images, so that so many images go through the network."""
+images, so that so many images go through the network, but no more than `MOST_EPOCHS`."""
 LEAST_STEPS = 150
 """Steps of the shortest training that tells candidates apart, or some are left out."""
 SECOND = 3
@@ -38,7 +39,8 @@ class ContestConfig:
     passes: int | None = None
     """Most images through the network in all trainings; None has minutes of the device's work."""
     target_epochs: int | None = None
-    """Epochs of the training that the policy is wanted for; None means 200, more for few images."""
+    """Epochs of the training that the policy is wanted for; None means 200, up to 600 for few
+    images."""
     fresh_seeds: int = 2
     """Networks of the winner and of the reference that are trained for the proof alone."""
 
@@ -164,6 +166,8 @@ class LengthPlan(Plan):
     """Images through the network in an epoch of one candidate, over all folds."""
     left_out: tuple[str, ...] = ()
     """Candidates that the passes are not enough for."""
+    enough: int = 0
+    """Passes with which all take part, each in trainings that tell them apart."""
 
     @classmethod
     def make(
@@ -184,12 +188,14 @@ class LengthPlan(Plan):
         """
         config = config or ContestConfig()
         passes = config.limit(torch.device(device))
-        target = config.target_epochs or max(TARGET_EPOCHS, math.ceil(TARGET_PASSES / train_images))
+        usual = min(max(TARGET_EPOCHS, math.ceil(TARGET_PASSES / train_images)), MOST_EPOCHS)
+        target = config.target_epochs or usual
         per_epoch, fewest = train_images * folds, min(len(names), len(REFERENCES) + 1)
         if passes < (cost := per_epoch * fewest * (1 + 2 * config.fresh_seeds)):
             raise ValueError(
                 f"a contest of {passes:,} passes is too short: an epoch of {fewest} candidates and "
-                f"of their proof takes {cost:,}; give more with --contest-passes, or --contest off"
+                f"of their proof takes {cost:,}; give more (--contest-passes in a search, --passes "
+                "in deepaa contest), or search with --contest off"
             )
         steps = max(1, round(train_images / batch))
         least = min(target, math.ceil(LEAST_STEPS / steps))
@@ -199,7 +205,18 @@ class LengthPlan(Plan):
         first = epochs // ((1 + SECOND) * len(kept) + proof)
         first = max(1, min(first, max(least, target // 4)))
         left_out = tuple(names[len(kept) :])
-        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out)
+        enough = per_epoch * least * ((1 + SECOND) * len(names) + proof)
+        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out, enough)
+
+    @property
+    def shortness(self) -> str | None:
+        """What so few passes leave out; None where they are enough."""
+        if self.passes >= self.enough:
+            return None
+        count = len(self.names) + len(self.left_out)
+        left = f"{len(self.left_out)} of {count} candidates are left out"
+        left = left if self.left_out else f"trainings of {self.first} epochs tell little"
+        return f"{self.passes:,} passes are few: {left}; {self.enough:,} would do"
 
     def rungs(self, table: ContestTable) -> list[Rung]:
         """Each is up to four times as long as the one before, as far as the passes reach."""

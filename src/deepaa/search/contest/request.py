@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from deepaa.data import DataSpec, LabelledImages
+from deepaa.data import DataSpec, LabelledImages, check_enough
 from deepaa.models import channel_statistics, default_model, is_large, load_model
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
@@ -118,9 +118,14 @@ def open_contest(
     download: bool = False,
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
+    show: Callable[[str], None] = lambda text: None,
 ) -> Iterator[ContestRun]:
-    """The contest that a request means, in its run folder, where one that was stopped goes on."""
-    data = request.data.load(download=download)
+    """The contest that a request means, in its run folder, where one that was stopped goes on.
+
+    `show` is told what takes time before the contest begins, in words for a person.
+    """
+    data = request.data.load(download=download, show=show)
+    check_enough(data.labels, data.class_names, data.name)
     images = JudgedImages.of(data)
     space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
     config = request.settings(device, request.contest.limit(device))
@@ -132,6 +137,7 @@ def open_contest(
     with run or nullcontext():
         protection = Protection()
         if request.protect and not dry_run:
+            show("looking for operations that turn one class into another")
             protection = _protection(images, network, run)
         candidates = request.candidates(space, protection.excludes)
         saved = None if run is None else run.latest()

@@ -13,7 +13,7 @@ from deepaa.policy import Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import NONE, Candidate
 from deepaa.search.contest.pick import Pick, difference
-from deepaa.search.contest.plan import Plan, Rung
+from deepaa.search.contest.plan import Plan, Rung, SeedPlan
 from deepaa.search.contest.proof import Proof, confirmed
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import policy_hash
@@ -51,7 +51,8 @@ def contest_result(
         winner = proof.reference
     titles = {name: each.title for name, each in candidates.items()}
     length = plan.rungs(table)[-1].length if proof is None else plan.proof_length(table)
-    sentence = say(chosen, proof, titles, length=length, target=plan.target)
+    is_own = isinstance(plan, SeedPlan)
+    sentence = say(chosen, proof, titles, length=length, target=plan.target, is_own=is_own)
     return ContestResult(candidates[winner], sentence, chosen, proof, table)
 
 
@@ -64,15 +65,23 @@ def stands(chosen: Pick, proof: Proof) -> bool:
 
 
 def say(
-    chosen: Pick, proof: Proof | None, titles: Mapping[str, str], *, length: int, target: int
+    chosen: Pick,
+    proof: Proof | None,
+    titles: Mapping[str, str],
+    *,
+    length: int,
+    target: int,
+    is_own: bool = False,
 ) -> str:
     """The result in one plain sentence, and a second one where the trainings were short.
 
     Args:
         length: Epochs of the longest trainings.
         target: Epochs of the training that the policy is wanted for.
+        is_own: Whether a loop of the user's own trained, whose epochs need not be known.
     """
-    after = f"after {length} epochs" if length > 1 else "in your loop"
+    after = f"after {length} epochs" if length > 1 else "after 1 epoch"
+    after = "in your loop" if is_own and length == 1 else after
     if proof is None:
         advice = "train without augmentation"
         return f"Nothing helped {after}: {advice}.{_short(length, target)}"

@@ -83,6 +83,8 @@ class Search:
     before_image: Callable[[], None] = staticmethod(lambda: None)
     """Called before each image, or before each group on CUDA; what it raises leaves the step, which
     is then lost."""
+    show: Callable[[str], None] = staticmethod(lambda text: None)
+    """Is told what is measured after the steps of a layer, in words for a person."""
     _STATE = ("found", "layer", "passes", "skipped", "done")
 
     def __init__(
@@ -239,11 +241,12 @@ class Search:
         began, c, found = time.perf_counter(), self.config, self.optimizer.probabilities
         p, repeats = self._without_repeats(found)
         decision, whole = self.layer - 1, torch.cat((self.found, p[None]))
-        cosines = self._heldout_cosines(Policy(self.table, Layers(whole)), decision)
-        deepta = self._heldout_cosines(Policy.trivial(self.space, self.layer), decision)
-        none = before = self._heldout_cosines(Policy.identity(self.space, 0), decision)
+        measure = self._heldout_cosines
+        cosines = measure(Policy(self.table, Layers(whole)), decision, "the layers")
+        deepta = measure(Policy.trivial(self.space, self.layer), decision, "DeepTA")
+        none = before = measure(Policy.identity(self.space, 0), decision, "no augmentation")
         if len(self.found):
-            before = self._heldout_cosines(self.prefix, decision)
+            before = measure(self.prefix, decision, "the layers before")
         usable = torch.isfinite(cosines + deepta + none + before)
         if not bool(usable.any()):
             raise FloatingPointError(f"layer {self.layer}: no held-out image has a finite gradient")
@@ -292,25 +295,34 @@ class Search:
             return p, ""
         decision = (c.layers or c.max_layers) + self.layer - 2
         forms = (Layers(torch.cat((self.found, q[None]))) for q in (p, rest))
-        again, once = (self._heldout_cosines(Policy(self.table, form), decision) for form in forms)
+        again, once = (
+            self._heldout_cosines(Policy(self.table, form), decision, "what it repeats")
+            for form in forms
+        )
         gain = Gain.of((again - once)[torch.isfinite(again + once)])
         reason = f"; {' and '.join(op.name for op in repeated)} again: a gain of {gain}"
         is_worth = gain.is_above(c.repeat_errors)
         return (p, reason) if is_worth else (rest, f"{reason}, is not enough")
 
-    def _heldout_cosines(self, policy: Policy, decision: int) -> Tensor:
-        """(pairs,) cosines under a policy; the same images, batches and keys for one decision."""
+    def _heldout_cosines(self, policy: Policy, decision: int, what: str) -> Tensor:
+        """(pairs,) cosines under a policy; the same images, batches and keys for one decision.
+
+        `what` names the policy to a person who waits.
+        """
         c, start = self.config, hash_int(hash_int(self.config.seed, 0), decision)
         # compiled code prefers the shape it knows to fewer images
         n = (c.chains or len(self.table)) if policy.depth or self.compiled else 1
 
         def work(minibatch: Minibatch, numbers: list[int]) -> Tensor:
+            done = f"{numbers[0]} of {len(indices[0])} images"
+            self.show(f"layer {self.layer}: measuring held-out similarity  {what}: {done}")
             seeds = [hash_int(start, number) for number in numbers]
             halves = c.halves and c.chains > 0 and n > 1
             inputs = rewards.policy_inputs(minibatch, policy, n, seeds, halves=halves)
             return self._matcher(inputs, self.before_image)[0][:, None]
 
-        cosines = self._over_groups(work, self._sampler.draw_heldout(decision), 1)[:, 0]
+        indices = self._sampler.draw_heldout(decision)
+        cosines = self._over_groups(work, indices, 1)[:, 0]
         self.passes += len(cosines) * (c.validation + n)
         return cosines
 
