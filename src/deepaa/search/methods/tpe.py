@@ -130,7 +130,7 @@ class Kernels(NamedTuple):
         place = torch.searchsorted(self.weights.cumsum(0), which, right=True)
         place = place.clamp_(max=len(self.weights) - 1)
         low, inside = (part.gather(0, place) for part in self._inside())
-        normal = torch.special.ndtri(low + where * inside)
+        normal: Tensor = torch.special.ndtri(low + where * inside)
         return (self.middles.gather(0, place) + self.widths.gather(0, place) * normal).clamp_(0, 1)
 
     def log_density(self, numbers: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class Kernels(NamedTuple):
         distance = (numbers[:, None] - self.middles) / self.widths
         inside = self._inside()[1] * self.widths * math.sqrt(2 * math.pi)
         each = self.weights.log()[:, None] - inside.log() - distance.square() / 2
-        return each.logsumexp(1)
+        return torch.logsumexp(each, 1)
 
 
 def kernel_weights(n: int) -> Tensor:
