@@ -80,6 +80,7 @@ class FastAutoAugment(Searcher):
     Config = FastAutoAugmentConfig
     presets: ClassVar[Mapping[str, FastAutoAugmentConfig]] = {
         "paper": FastAutoAugmentConfig(rounds=2, trials=200, keep=10, epochs=200),
+        "official": FastAutoAugmentConfig(trials=200, keep=10, epochs=200, objective="any5"),
         "fast": FastAutoAugmentConfig(),
         "demo": FastAutoAugmentConfig(folds=2, trials=20, keep=2, epochs=8, startup=8),
     }

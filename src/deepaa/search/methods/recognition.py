@@ -15,7 +15,7 @@ from deepaa.train import image_outcomes
 
 DRAWS = 5
 """Each image is augmented so many times."""
-OBJECTIVES = ("any5", "loss", "accuracy")
+OBJECTIVES = ("loss", "accuracy", "any5")
 
 
 class Outcomes(NamedTuple):
