@@ -43,6 +43,8 @@ from deepaa.search.methods.sub_policy_trials import (
 from deepaa.search.methods.tpe import TreeParzen
 from deepaa.search.methods.trainings import Job, Trainings
 
+CPU_BATCH = 160
+"""On a CPU larger batches are slower, since caches do not hold them."""
 FIFTHS, HELD_OUT = 5, 2
 """Two fifths of the images are held out of a fold's training."""
 
@@ -82,7 +84,7 @@ class FastAutoAugment(Searcher):
         "paper": FastAutoAugmentConfig(rounds=2, trials=200, keep=10, epochs=200),
         "official": FastAutoAugmentConfig(trials=200, keep=10, epochs=200, objective="any5"),
         "fast": FastAutoAugmentConfig(),
-        "demo": FastAutoAugmentConfig(folds=2, trials=20, keep=2, epochs=8, startup=8),
+        "demo": FastAutoAugmentConfig(folds=2, trials=16, keep=2, epochs=8, startup=6),
     }
     config: FastAutoAugmentConfig
 
@@ -244,10 +246,11 @@ class FastAutoAugment(Searcher):
         """Have each network that was trained judge the images that were held out of its fold."""
         device = self.world.device
         images, labels = self.pool.images.to(device), self.pool.labels.to(device)
+        batch = min(self.config.batch, CPU_BATCH) if device.type == "cpu" else self.config.batch
         self._recognisers = []
         for network, mask, failed in zip(networks, self.held, self.failed, strict=True):
             mine = mask.to(device)
-            judge = Recogniser(network.eval(), images[mine], labels[mine], self.config.batch)
+            judge = Recogniser(network.eval(), images[mine], labels[mine], batch)
             self._recognisers.append(None if failed else judge)
 
     def _skip_failed(self) -> None:

@@ -40,7 +40,7 @@ class FastAutoAugmentConfig:
     equal_data: bool = False
     """Use the search and the validation part too, as gradient matching does."""
     batch: int = 1280
-    """Augmented images that go through a network at once; scores do not depend on it."""
+    """The most augmented images that go through a network at once; scores do not depend on it."""
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
@@ -65,14 +65,13 @@ class FastAutoAugmentConfig:
 
         Trials and epochs shrink together, and with them what is kept; then rounds, then folds.
         """
+        yield self
         shortest = self
-        for percent in range(100, 0, -1):
+        for percent in range(99, 0, -1):
             trials = max(min(LEAST_TRIALS, self.trials), self.trials * percent // 100)
             epochs = max(min(LEAST_EPOCHS, self.epochs), self.epochs * percent // 100)
             keep = max(1, self.keep * trials // self.trials)
             startup = min(self.startup, max(LEAST_STARTUP, trials // 4))
-            if percent == 100:
-                startup = self.startup
             shortest = replace(self, trials=trials, epochs=epochs, keep=keep, startup=startup)
             yield shortest
         for rounds in range(self.rounds - 1, 0, -1):
