@@ -705,6 +705,50 @@ def test_several_policies_get_a_folder_each_and_one_table(command: Any, folder: 
     assert "holds a run of one policy" in err
 
 
+def test_one_more_policy_joins_those_that_were_trained(command: Any, folder: Path) -> None:
+    several = ("--policy", "none", "--policy", "randaugment:n=1,m=3", "--out", "all")
+    assert command(*TINY, *several, "--seeds", 2)[0] == 0
+    before = {name: results(f"all/{name}") for name in ("none", "randaugment-n=1,m=3")}
+    more = ("--policy", "crop-flip", "--seeds", 2, "--out", "all")
+    code, out, err = command(*TINY, *more, "--dry-run")
+    assert (code, out.count("network  ")) == (0, 1), err
+    code, out, err = command(*TINY, *more)
+    assert code == 0, err
+    assert not (folder / "all" / "config.json").exists()
+    assert {name: results(f"all/{name}") for name in before} == before
+    assert [seed for seed, _, _ in results("all/crop-flip")] == [0, 1]
+    lines = [line.split() for line in out.splitlines()]
+    head = next(i for i, line in enumerate(lines) if line[:1] == ["policy"])
+    rows = {line[0]: line for line in lines[head + 1 : head + 4]}
+    assert list(rows) == [*before, "crop-flip"], "the table has all of the folder, old ones first"
+    for name, row in rows.items():
+        accuracies = [f"{100 * accuracy:.2f}" for _, accuracy, _ in results(f"all/{name}")]
+        assert row[-2:] == accuracies
+    # the same for several at once, and a run that is there gets seeds
+    code, out, err = command(*TINY, "--policy", "none", "--policy", "deepta:1", "--out", "all")
+    assert code == 0, err
+    names = [*before, "crop-flip", "deepta-1"]
+    assert [len(results(f"all/{name}")) for name in names] == [3, 2, 2, 1]
+    code, _, err = command("--resume", "all", "--seeds", 1)
+    assert code == 0, err
+    assert [len(results(f"all/{name}")) for name in names] == [4, 3, 3, 2]
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_policy_does_not_join_trainings_of_other_settings(
+    command: Any, folder: Path, dry: tuple[str, ...]
+) -> None:
+    assert command(*TINY, "--policy", "none", "--policy", "crop-flip", "--out", "all")[0] == 0
+    other = ("--policy", "deepta:1", "--out", "all", "--lr", "0.05", "--epochs", 3)
+    code, _, err = command(*TINY, *other, *dry)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "all: the policies there were trained with other settings" in err
+    assert "train.epochs: 2 there, 3 now" in err
+    assert "train.lr: 0.1 there, 0.05 now" in err
+    assert not (folder / "all" / "deepta-1").exists()
+
+
 def test_recipes_are_listed(command: Any) -> None:
     from deepaa.train.config import RECIPES
 

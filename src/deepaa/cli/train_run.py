@@ -7,6 +7,7 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
@@ -24,6 +25,7 @@ from deepaa.runs import (
     check_folder,
     duration,
     notify,
+    stored,
 )
 from deepaa.train import (
     ENOUGH,
@@ -38,8 +40,11 @@ from deepaa.train import (
     TrainingRun,
     TrainRequest,
     build_experiment,
+    check_alike,
     ended_policy,
     mean_in_percent,
+    read_results,
+    runs_in,
     summary,
     train_side_by_side,
     weights_name,
@@ -72,6 +77,7 @@ def run_trainings(
     What is wrong with any of them is said before a folder is made.
     """
     experiments = run_on_all(lambda: _experiments(requests, options, device))
+    others = run_on_all(lambda: _others(experiments, options.out))
     if options.dry_run:
         run_on_main(lambda: _preview(experiments, options.seeds))
         return
@@ -104,7 +110,7 @@ def run_trainings(
             notify(f"stopped{saved} {again}")
             raise typer.Exit(stop.exit_code or 143)
         if is_main():
-            _print_results(trainings, options.out)
+            _print_results(trainings, others, options.out)
         _raise_failures(trainings)
 
 
@@ -131,6 +137,17 @@ def _experiments(
         experiment.check()
         experiments[request.folder] = experiment
     return experiments
+
+
+def _others(experiments: Mapping[Path, Experiment], out: Path) -> list[Path]:
+    """Runs of other policies in the folder, after a check that they can be compared."""
+    if out in experiments:
+        return []
+    inside = (folder for folder in runs_in(out) if folder not in (out, *experiments))
+    found = [folder for folder in inside if (folder / RESULTS).exists()]
+    for experiment in experiments.values():
+        check_alike(found, experiment.identity())
+    return found
 
 
 def _preview(experiments: Mapping[Path, Experiment], seeds: SeedRequest) -> None:
@@ -206,10 +223,14 @@ def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
 # Results
 
 
-def _print_results(trainings: Mapping[str, TrainingRun], out: Path) -> None:
-    """Print a table of all seeds of the run, or of all runs, with means and their intervals."""
+def _print_results(trainings: Mapping[str, TrainingRun], others: Sequence[Path], out: Path) -> None:
+    """Print a table of all seeds of the run, or of all runs, with means and their intervals.
+
+    Args:
+        others: Runs of the same folder that were trained before.
+    """
     alone = trainings.get("")
-    least = _print_runs(trainings, out) if alone is None else _print_seeds(alone, out)
+    least = _print_runs(trainings, others, out) if alone is None else _print_seeds(alone, out)
     if 0 < least < ENOUGH:
         typer.echo(
             f"\nSeeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
@@ -241,17 +262,23 @@ def _print_seeds(training: TrainingRun, out: Path) -> int:
     return len(results)
 
 
-def _print_runs(trainings: Mapping[str, TrainingRun], out: Path) -> int:
+def _print_runs(trainings: Mapping[str, TrainingRun], others: Sequence[Path], out: Path) -> int:
     """Print a line for each run; returns the least number of seeds that one of them has."""
-    width = max(len("policy"), *map(len, trainings))
+    rows: dict[str, tuple[list[SeedResult], int]] = {}  # results, and how many seeds failed
+    for folder in others:
+        results, facts = read_results(folder)
+        rows[folder.name] = results, len(stored(facts, "failed", list[Any], folder / RESULTS, []))
+    for name, training in trainings.items():
+        rows[name] = sorted(training.results), len(training.failures)
+    width = max(len("policy"), *map(len, rows))
     typer.echo(f"{'policy':{width}}{'seeds':>7}{'accuracy in %':>18}   each seed")
     counts = []
-    for name, training in trainings.items():
-        values = [result.accuracy for result in sorted(training.results)]
+    for name, (results, failures) in rows.items():
+        values = [result.accuracy for result in results]
         counts.append(len(values))
         mean = mean_in_percent(summary(values)) if values else "-"
         each = " ".join(f"{100 * value:.2f}" for value in values)
-        failed = f" ({len(training.failures)} failed)" if training.failures else ""
+        failed = f" ({failures} failed)" if failures else ""
         typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
     typer.echo(f"\nresults {out / '*' / RESULTS} (+-: 95 % confidence)")
     if any(counts):

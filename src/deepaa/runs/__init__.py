@@ -36,6 +36,8 @@ from deepaa.runs.run import (
     Run as Run,
     check_folder as check_folder,
     devices as devices,
+    differences as differences,
+    in_lines as in_lines,
     part_of as part_of,
     processor as processor,
     read_config as read_config,
