@@ -346,8 +346,34 @@ def test_a_missing_matplotlib_is_told(command: Command, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = command("compare", "deepta", "none", "--out", "f.png")
     assert code == 2
-    assert "figures need matplotlib" in err
+    assert "figures need matplotlib: pip install 'deepaa[report]'" in err
     assert command("compare", "deepta", "none", "--out", "f.svg")[0] == 0
+    pytest.importorskip("jinja2", reason="pages need jinja2")
+    assert command("compare", "deepta", "none", "--out", "f.html")[0] == 0
+
+
+def test_a_missing_jinja2_is_told_before_anything_is_drawn(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    words = ("--samples", "s.png", "--out", "f.html")
+    code, out, err = command("compare", "deepta", "none", "--data", "missing", *words)
+    assert (code, out) == (2, "")
+    assert "pages need jinja2: pip install 'deepaa[report]'" in err
+    code, out, err = command("report", "missing")
+    assert (code, out) == (2, "")
+    assert "pages need jinja2: pip install 'deepaa[report]'" in err
+
+
+def test_help_and_documentation_name_the_extra_of_figures(command: Command) -> None:
+    for name in ("compare", "report"):
+        code, out, _ = command(name, "--help")
+        words = " ".join(re.sub(r"[\u2500-\u257f]", " ", out).split())
+        assert code == 0
+        assert "PNG and PDF need deepaa[report]" in words, name
+    for page in ("compare.md", "reading-a-report.md"):
+        text = Path(__file__).parents[2].joinpath("docs", page).read_text(encoding="utf-8")
+        assert "pip install 'deepaa[report]'" in text, page
 
 
 def test_bytes_of_an_unknown_kind() -> None:

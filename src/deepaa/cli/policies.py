@@ -104,8 +104,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A figure of the operations and their magnitudes: .png, .svg or .pdf; .html is a "
-            "page with samples and tables as well."
+            help="A figure of the operations and their magnitudes: .svg, .png or .pdf; .html is a "
+            "page with samples and tables as well. PNG and PDF need deepaa[report]."
         ),
     ] = None,
     samples: Annotated[
@@ -145,7 +145,9 @@ def compare(
     if out is not None and kind not in FIGURES:
         raise ValueError(f"--out {out}: unknown kind of figure; use {', '.join(FIGURES)}")
     options.check_place(out, "figure.png")
-    if out is not None and kind != ".html":
+    if kind == ".html":
+        report.check_pages()
+    elif out is not None:
         report.check_formats([kind[1:]])
     if samples is not None:
         _check_picture(samples, "--samples")

@@ -51,7 +51,12 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Also write every figure as a file.")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Of these files: png, svg, pdf, with commas between.")
+        str,
+        typer.Option(
+            "--format",
+            help="Of these files: png, svg, pdf, with commas between. PNG and PDF need "
+            "deepaa[report].",
+        ),
     ] = "png",
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep the page current until the search ends.")
@@ -71,6 +76,7 @@ def report(
     from deepaa.runs import notify, write_file
     from deepaa.train import read_results
 
+    reports.check_pages()
     kinds = reports.parse_formats(formats)
     if figures is not None:
         reports.check_formats(kinds)

@@ -26,6 +26,7 @@ from deepaa.report.figures import plot_operations as plot_operations
 from deepaa.report.page import (
     GENERATOR as GENERATOR,
     Options as Options,
+    check_pages as check_pages,
     comparison_page as comparison_page,
     make_figures as make_figures,
     make_page as make_page,

@@ -192,12 +192,18 @@ def comparison_page(found: Comparison, samples: Image | None = None) -> str:
     return _render("comparison.html", context, "")
 
 
-def _render(template: str, context: Mapping[str, Any], now: str) -> str:
+def check_pages() -> None:
+    """Raise ValueError unless pages can be written here."""
     try:
-        import jinja2
-        from markupsafe import Markup
+        import jinja2  # noqa: F401
     except ImportError:  # torch brings it, but not for ever
-        raise ValueError("the page needs jinja2: pip install 'deepaa[report]'") from None
+        raise ValueError("pages need jinja2: pip install 'deepaa[report]'") from None
+
+
+def _render(template: str, context: Mapping[str, Any], now: str) -> str:
+    check_pages()
+    import jinja2
+    from markupsafe import Markup
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("deepaa.report"),
