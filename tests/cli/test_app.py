@@ -235,6 +235,8 @@ def test_preview_writes_a_picture_of_the_embedded_images(command):
     )
     assert code == 0
     assert out == "wrote grid.png: 3 images of 32 x 32, 2 draws each\n"
+    _, out, _ = command("preview", "deepta", "--out", "one.png", "--images", "1", "--draws", "1")
+    assert out == "wrote one.png: 1 image of 32 x 32, 1 draw each\n"
     layout = grid_layout(32, 32, 2)
     images = load_images(None, 3)
     want = augmented(images, load_policy("deepta"), 2, seed=7)[1].permute(1, 2, 0).numpy()

@@ -321,7 +321,7 @@ def test_dry_run_looks_into_the_folder(command: Any, folder: Path) -> None:
         (("--lr", "0.3", "--batch", 16), "settings: train.batch: 32 there, 16 now; train.lr: 0.1"),
         (("--seed", 0), "seed 0 would be trained twice; the run has 0"),
         (("--out", "blobs.npz"), "blobs.npz: a file, expected a folder"),
-        (("--out", "."), "not empty and no run"),
+        (("--out", "."), "not empty and no run (2 files, 'blobs.npz' for one)"),
     ):
         code, out, err = command(*TINY, *policy, *options, "--dry-run")
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -347,7 +347,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert code == 0
     assert "network  small" in out
     assert "3 epochs of 1 step," in out
-    assert "0.3 after 1 epochs, then a cosine; weight decay 0.0002" in out
+    assert "0.3 after 1 epoch, then a cosine; weight decay 0.0002" in out
 
 
 def pictures(root: Path, n: int, seed: int) -> None:
@@ -734,6 +734,18 @@ def test_one_more_policy_joins_those_that_were_trained(command: Any, folder: Pat
     assert [len(results(f"all/{name}")) for name in names] == [4, 3, 3, 2]
 
 
+def test_a_policy_joins_no_folder_that_only_happens_to_hold_a_training(
+    command: Any, folder: Path
+) -> None:
+    code, _, err = command(*TINY, "--policy", "none", "--out", ".")
+    assert code == 2
+    assert "not empty and no run (1 file, 'blobs.npz' for one)" in err
+    assert command(*TINY, "--policy", "none", "--out", "mine")[0] == 0
+    code, _, err = command(*TINY, "--policy", "crop-flip", "--out", ".")
+    assert code == 2
+    assert "not empty and no run (2 files, 'blobs.npz' for one)" in err
+
+
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)])
 def test_a_policy_does_not_join_trainings_of_other_settings(
     command: Any, folder: Path, dry: tuple[str, ...]
@@ -755,7 +767,7 @@ def test_recipes_are_listed(command: Any) -> None:
     code, out, _ = command("--list-recipes")
     assert code == 0
     for name, recipe in RECIPES.items():
-        assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs} epochs", out, re.M)
+        assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs:,} epochs", out, re.M)
         assert recipe.command() in out
     assert "10 million images through the network; known:\n      crop-flip-cutout 95.9 %" in out
     for line in ("DeepAA 97.56 +- 0.14 %", "DeepAA 78.30 +- 0.14 %", "crop-flip-cutout 84.0 %"):

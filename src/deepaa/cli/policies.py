@@ -86,6 +86,7 @@ def preview(
 ) -> None:
     """Draw a picture of a policy at work: originals on top, augmented versions below."""
     from deepaa.data import load_images
+    from deepaa.files import plural
     from deepaa.report import preview_grid
 
     _check_picture(out, "--out")
@@ -94,7 +95,9 @@ def preview(
     grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
     grid.save(out)
     n, _, height, width = originals.shape
-    typer.echo(f"wrote {out}: {n} images of {width} x {height}, {draws} draws each")
+    typer.echo(
+        f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {plural(draws, 'draw')} each"
+    )
 
 
 def compare(
@@ -234,7 +237,7 @@ def convert(
     if not 0 <= strength <= 1:
         raise ValueError(f"--strength should be in 0..1, got {strength:g}")
     from deepaa.export import LEAST, export_policy, pipeline_source
-    from deepaa.report import plural
+    from deepaa.files import plural
 
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
@@ -252,7 +255,7 @@ def convert(
             typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
         left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
         layers = plural(done.layers, "layer")
-        wrote = f"{to}, {layers}, {done.rows} transformations in all{left_out}"
+        wrote = f"{to}, {layers}, {plural(done.rows, 'transformation')} in all{left_out}"
     typer.echo(f"read {source}: {_size_of(loaded)}")
     typer.echo(
         ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
@@ -268,8 +271,10 @@ def _load(source: str, operations: list[str]) -> Policy:
 
 def _size_of(policy: Policy) -> str:
     """`6 layers over 139 transformations`."""
-    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
-    return f"{layers} over {len(policy.table)} transformations"
+    from deepaa.files import plural  # loads numpy
+
+    layers, rows = plural(policy.depth, "layer"), plural(len(policy.table), "transformation")
+    return f"{layers} over {rows}"
 
 
 def _check_picture(path: Path, option: str) -> None:

@@ -73,6 +73,7 @@ def report(
     --results, accuracies beside those of other policies.
     """
     import deepaa.report as reports
+    from deepaa.files import plural
     from deepaa.runs import notify, write_file
     from deepaa.train import read_results
 
@@ -120,7 +121,7 @@ def report(
     if figures is not None:
         drawings = reports.make_figures(subject, found, epoch)
         files = reports.save_figures(drawings, figures, kinds)
-        typer.echo(f"wrote {len(files)} figures to {figures}")
+        typer.echo(f"wrote {plural(len(files), 'figure')} to {figures}")
 
 
 def _runs(path: Path) -> list[Path]:

@@ -203,24 +203,16 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
 
     Below it are several, and one that joins several.
     """
-    from deepaa.policy import parse_policy_ref
-    from deepaa.train import runs_in
-
     if not policies:
         raise ValueError("--policy is needed: a name (see deepaa policies), a file, or none")
     out = request.folder
     requests: dict[Path, TrainRequest] = {}
-    several = len(policies) > 1 or runs_in(out) != [out]
+    several = len(policies) > 1 or _holds_several(out)
     if several and (out / "config.json").exists():
         raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
     for policy in policies:
-        name, label = policy, re.sub(r"[^\w.=,+-]+", "-", policy)
-        if not parse_policy_ref(policy).is_name and Path(policy).is_file():
-            path = Path(policy).resolve()
-            # a policy that a search found is called as its run
-            of_run = {"policy.json": path.parent.name, "found.json": f"{path.parent.name}-found"}
-            name, label = str(path), of_run.get(path.name, path.stem)
-        folder = out / label if several else out
+        name = str(Path(policy).resolve()) if _is_file(policy) else policy
+        folder = out / _label(name) if several else out
         if folder in requests:
             raise ValueError(
                 f"--policy {policy}: two policies would be trained in a folder {folder.name}; "
@@ -229,3 +221,34 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
         spec = replace(request.policy, name=name)
         requests[folder] = replace(request, folder=folder, policy=spec)
     return list(requests.values())
+
+
+def _is_file(policy: str) -> bool:
+    from deepaa.policy import parse_policy_ref
+
+    return not parse_policy_ref(policy).is_name and Path(policy).is_file()
+
+
+def _label(policy: str) -> str:
+    """The folder of one policy among several: its name, or that of its file or its search."""
+    path = Path(policy)
+    if not path.is_absolute():
+        return re.sub(r"[^\w.=,+-]+", "-", policy)
+    # a policy that a search found is called as its run
+    of_run = {"policy.json": path.parent.name, "found.json": f"{path.parent.name}-found"}
+    return of_run.get(path.name, path.stem)
+
+
+def _holds_several(folder: Path) -> bool:
+    """Whether a folder has trainings in it, each in a folder that is named after its policy."""
+    from deepaa.runs import CONFIG, read_config, stored
+    from deepaa.train import runs_in
+
+    def policy_of(run: Path) -> str:
+        config = read_config(run)
+        if config.get("request") is None:  # made in Python
+            return ""
+        return str(stored(config, "request.places.policy", str, run / CONFIG))
+
+    inside = [run for run in runs_in(folder) if run != folder]
+    return bool(inside) and all(run.name == _label(policy_of(run)) for run in inside)

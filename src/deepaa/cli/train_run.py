@@ -15,7 +15,7 @@ import typer
 from deepaa.cli.options import named_again
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
-from deepaa.files import printable
+from deepaa.files import plural, printable
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
@@ -295,8 +295,8 @@ def print_recipes() -> None:
         train = recipe.train
         batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
         typer.echo(
-            f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
-            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
+            f"{recipe.full_name:28}{recipe.model}, {plural(train.epochs, 'epoch')}, batch {batch}, "
+            f"lr {train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
             f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known:"
         )
         for line in _published(recipe):
@@ -313,6 +313,11 @@ def _published(recipe: Recipe) -> list[str]:
     return lines
 
 
+def _epochs(count: float) -> str:
+    """`5 epochs`, or `0.5 epochs`."""
+    return plural(int(count), "epoch") if count == int(count) else f"{count:g} epochs"
+
+
 def _ending(experiment: Experiment) -> str:
     """What a weak ending leaves of the policy: crop and flip."""
     config, shape = experiment.config, experiment.images.facts()["shape"]
@@ -324,8 +329,6 @@ def _ending(experiment: Experiment) -> str:
 
 def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     """Print what would be trained, with which seeds, and how long it would take."""
-    from deepaa.report import plural  # loads rich
-
     images, config, policy = experiment.images.facts(), experiment.config, experiment.policy
     weights = sum(p.numel() for p in experiment.make_model(0).parameters())
     shape = " x ".join(map(str, images["shape"]))
@@ -337,19 +340,19 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         listed = ", ".join(f"{m:g}" for m in config.milestones)
         falls = f"steps at {listed}" if listed else "as it is"
     lines = {
-        "data": f"{images['data']}: {images['train_images']:,} images of {shape}, "
-        f"{images['classes']} classes",
-        "test": f"{images['test_images']:,} images, {images['test']}",
+        "data": f"{images['data']}: {plural(images['train_images'], 'image')} of {shape}, "
+        f"{plural(images['classes'], 'class')}",
+        "test": f"{plural(images['test_images'], 'image')}, {images['test']}",
         "policy": f"{name}: {plural(policy.depth, 'layer')} over "
         f"{plural(len(policy.table), 'transformation')}",
         "ending": f"{_ending(experiment)} in the last {plural(config.end_epochs, 'epoch')}",
-        "network": f"{experiment.model_name}: {weights:,} weights on {experiment.device}",
+        "network": f"{experiment.model_name}: {plural(weights, 'weight')} on {experiment.device}",
         "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
         f"{plural(max(sizes), 'image')} x {config.copies} in each",
-        "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {falls}; "
+        "rate": f"{config.lr:g} after {_epochs(config.warmup_epochs)}, then {falls}; "
         f"weight decay {config.weight_decay:g}",
         "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",
-        "passes": f"{passes:,} images through the network for each seed",
+        "passes": f"{plural(passes, 'image')} through the network for each seed",
     }
     if not config.end_epochs:
         del lines["ending"]
@@ -358,7 +361,7 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
     lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
     if (recipe := experiment.recipe) is not None:
-        whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"
+        whole = f"on {recipe.data.name} after {plural(recipe.train.epochs, 'epoch')}:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
     for label, text in lines.items():  # the folder of a run says what its policy is called
         typer.echo(f"{label:8} {printable(text, keep=chr(10))}")

@@ -42,7 +42,6 @@ from deepaa.report.policy_tables import (
     Renderable as Renderable,
     as_dict as as_dict,
     operation_table as operation_table,
-    plural as plural,
     policy_lines as policy_lines,
     policy_table as policy_table,
 )

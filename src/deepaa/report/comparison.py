@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text as RichText
 from torch import Tensor
 
+from deepaa.files import plural
 from deepaa.ops import CIFAR, IMAGENET, Operation
 from deepaa.policy import (
     SIDES,
@@ -31,7 +32,7 @@ from deepaa.policy import (
 from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
 from deepaa.report.figures import LABELS, ticks
 from deepaa.report.pictures import empty_sheet, preview_grid
-from deepaa.report.policy_tables import Renderable, percent, plural
+from deepaa.report.policy_tables import Renderable, percent
 from deepaa.runs import FOUND
 
 STRONGEST = 5

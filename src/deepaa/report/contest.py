@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from deepaa.files import plural
 from deepaa.report.checked import Part
-from deepaa.report.policy_tables import plural
 from deepaa.runs import CONTEST
 
 FORMAT = 1
@@ -290,8 +290,8 @@ def progress_text(view: ContestView) -> str:
 def judge_text(view: ContestView) -> str:
     """Which images judged, and how many of them chose."""
     images, chooses, folds, groups = view.judge
-    how = f"on {images:,} images that took part in nothing else"
-    how = f"in {folds} folds on all {images:,} images" if folds else how
+    how = f"on {plural(images, 'image')} that took part in nothing else"
+    how = f"in {folds} folds on all {plural(images, 'image')}" if folds else how
     whole = f" {plural(groups, 'group')} of images were kept whole." if groups else ""
     return f"Judged {how}; {chooses:,} of them chose.{whole}"
 

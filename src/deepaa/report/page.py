@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from PIL.Image import Image
 
+from deepaa.files import plural
 from deepaa.policy import Policy
 from deepaa.report import (
     contest as contests,
@@ -215,7 +216,7 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = policies.percent
-    environment.filters["plural"] = policies.plural
+    environment.filters["plural"] = plural
     environment.filters["points"] = contests.points_text
     environment.filters["interval"] = contests.interval_text
     environment.filters["whole"] = _unbroken

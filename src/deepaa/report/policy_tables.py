@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from deepaa.files import printable
+from deepaa.files import plural, printable
 from deepaa.policy import Layers, Policy, Stage
 
 SHOWN_MAGNITUDES = 3
@@ -277,11 +277,6 @@ def percent(fraction: float, digits: int = 1) -> str:
     if 0 < fraction < 0.5 * 10 ** -(digits + 2):
         return f"< {10**-digits:g} %"
     return f"{100 * fraction:.{digits}f} %"
-
-
-def plural(count: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def magnitudes_text(share: OperationShare) -> str:

@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from deepaa.files import printable
+from deepaa.files import plural, printable
 from deepaa.runs import checkpoint
 from deepaa.runs.checkpoint import (
     DRAFT,
@@ -213,10 +213,8 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
     names = [entry.name for entry in entries]
     foreign = [name for name in names if name != LOCK and not DRAFT.fullmatch(name)]
     if foreign and CONFIG not in foreign:
-        raise RunError(
-            f"{folder}: not empty and no run ({len(foreign)} files, {min(foreign)!r} for one); "
-            "choose a new folder"
-        )
+        files = f"{plural(len(foreign), 'file')}, {min(foreign)!r} for one"
+        raise RunError(f"{folder}: not empty and no run ({files}); choose a new folder")
 
 
 def _has_work(folder: Path, settings: dict[str, Any], *, always: bool = False) -> bool:
@@ -278,7 +276,7 @@ def versions(*more: str) -> dict[str, str | None]:
 def devices() -> tuple[str, ...]:
     """The CPU and each CUDA device, in words."""
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
-    found = [f"cpu: {cores} cores, torch uses {threads} thread{'s' if threads > 1 else ''}"]
+    found = [f"cpu: {plural(cores, 'core')}, torch uses {plural(threads, 'thread')}"]
     for i in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(i)
         memory = about.total_memory / 2**30

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, read_splits, search_splits
+from deepaa.files import plural
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
@@ -117,7 +118,7 @@ class PolicySearch:
         if self.search is None:
             return Policy.identity(self.space, 0)
         found = self.search.policy
-        layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
+        layers = plural(found.depth, "layer")
         info = {
             "description": f"found by deepaa on {self.data.name}, {layers}",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",

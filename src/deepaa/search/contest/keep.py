@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from deepaa.files import plural
 from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, checks_state, duration
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
@@ -110,7 +111,7 @@ class ContestProgress:
         if isinstance(record, ContestEntry):
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
             self.line.message(
-                f"contest: {100 * record.accuracy:5.1f} % after {record.length} epochs, "
+                f"contest: {100 * record.accuracy:5.1f} % after {plural(record.length, 'epoch')}, "
                 f"{title}{proof}"
             )
             return
