@@ -360,7 +360,8 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
     named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
     lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
-    if (recipe := experiment.recipe) is not None:
+    recipe, counts = experiment.recipe, (images["train_images"], images["classes"])
+    if recipe is not None and counts == (recipe.data.images, recipe.data.classes):
         whole = f"on {recipe.data.name} after {plural(recipe.train.epochs, 'epoch')}:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
     for label, text in lines.items():  # the folder of a run says what its policy is called

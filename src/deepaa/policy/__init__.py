@@ -23,6 +23,7 @@ from deepaa.policy.load import (
 from deepaa.policy.measures import (
     hidden_share as hidden_share,
     layer_distances as layer_distances,
+    likely_sequences as likely_sequences,
     policy_distance as policy_distance,
     use_distance as use_distance,
 )

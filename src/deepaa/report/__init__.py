@@ -7,13 +7,14 @@ policy or a run does not say.
 from deepaa.report.comparison import (
     Comparison as Comparison,
     Entry as Entry,
+    common_space as common_space,
     compare_policies as compare_policies,
     comparison_grid as comparison_grid,
-    comparison_lines as comparison_lines,
     has_found as has_found,
     load_entries as load_entries,
     plot_comparison as plot_comparison,
 )
+from deepaa.report.comparison_lines import comparison_lines as comparison_lines
 from deepaa.report.contest import ContestView as ContestView, contest_table as contest_table
 from deepaa.report.dots import contest_lines as contest_lines, plot_contest as plot_contest
 from deepaa.report.drawing import (
@@ -34,6 +35,7 @@ from deepaa.report.page import (
 )
 from deepaa.report.pictures import (
     Originals as Originals,
+    find_originals as find_originals,
     named_images as named_images,
     png_bytes as png_bytes,
     preview_grid as preview_grid,
@@ -48,6 +50,8 @@ from deepaa.report.policy_tables import (
 from deepaa.report.run_tables import Results as Results
 from deepaa.report.subject import (
     Subject as Subject,
+    config_beside as config_beside,
+    policy_notes as policy_notes,
     read_subject as read_subject,
     stamp as stamp,
 )

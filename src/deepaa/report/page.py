@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from PIL.Image import Image
 
 from deepaa.files import plural
-from deepaa.policy import Policy
+from deepaa.policy import Policy, likely_sequences
 from deepaa.report import (
     contest as contests,
     figures as draw,
@@ -186,10 +186,15 @@ def make_page(
     raise ValueError(f"{subject.name}: the page would be larger than {MAX_BYTES:,} bytes")
 
 
-def comparison_page(found: Comparison, samples: Image | None = None) -> str:
-    """The page of a comparison: figure, samples and tables."""
+def comparison_page(found: Comparison, samples: Image | None = None, origin: str = "") -> str:
+    """The page of a comparison: figure, samples with where their images are from, and tables."""
     picture = pictures.picture_url(samples) if samples is not None else ""
-    context = {"found": found, "figure": plot_comparison(found), "samples": picture}
+    context = {
+        "found": found,
+        "figure": plot_comparison(found),
+        "samples": picture,
+        "origin": origin,
+    }
     return _render("comparison.html", context, "")
 
 
@@ -237,6 +242,7 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
     exemplified = next((part for part in parts if part.shown is not None), parts[0])
     context = tables | {
         "generator": GENERATOR,
+        "coins": policies.COINS,
         "tabs": _tabs(subject, parts),
         "headline": contest_headline(subject),
         "exemplified": exemplified,
@@ -257,7 +263,7 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "epoch": options.epoch,
     }
     if exemplified.shown is not None:
-        context["sequences"] = policies.likely_sequences(exemplified.shown, 10, options.epoch)
+        context["sequences"] = likely_sequences(exemplified.shown, 10, options.epoch)
     return context
 
 
