@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import resource
 import signal
@@ -22,7 +21,7 @@ import pytest
 import torch
 from blobs import Net, blobs, trained
 from PIL import Image
-from processes import read_terminal
+from processes import lines_shown, open_terminal, read_terminal
 from safetensors.torch import save_file
 
 import deepaa
@@ -77,10 +76,9 @@ def command(folder: Path, run_cli: Any) -> Any:
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
     return subprocess.Popen(
         [sys.executable, "-m", "deepaa", "search", *map(str, arguments)],
-        env=ENVIRONMENT,
         text=True,
         **pipes,
     )
@@ -104,8 +102,8 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     lines = err.splitlines()
     cost = r"at most about \d+ s on this machine: pre-training \d+ s, search \d+ s"
     assert re.fullmatch(cost, lines[0])
-    assert re.fullmatch(r"pre-training 2/2  loss [\d.]+  accuracy [\d.]+  left \d+ s", lines[2])
-    step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
+    assert re.fullmatch(r"pre-training 2/2  left \d+ s  loss [\d.]+  accuracy [\d.]+", lines[2])
+    step = r"layer 1 of 2  step 3/3  left \d+ s  similarity [\d.]+  identity [\d.]+, \w+ [\d.]+.*"
     assert any(re.fullmatch(step, line) for line in lines)
     kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"
     assert sum(re.fullmatch(kept, line) is not None for line in lines) == 2
@@ -219,7 +217,7 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
     code, out, err = command(*CONTEST, "--out", "run")
     assert code == 0, err
     assert re.match(r"at most about \d+ s on this machine: pre-training .* contest \d+ s\n", err)
-    assert re.search(r"^contest: +[\d.]+ % after 1 epochs, no augmentation$", err, re.M)
+    assert re.search(r"^contest: +[\d.]+ % after 1 epoch, no augmentation$", err, re.M)
     content = json.loads((many / "run/contest.json").read_text())
     assert content["status"] == "finished"
     assert content["data"]["judge"] == {
@@ -284,16 +282,27 @@ def test_a_contest_that_is_stopped_goes_on(command: Any, many: Path) -> None:
 
 
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
-    outer, inner = pty.openpty()
-    process = start(*TINY, "--out", "run", stderr=inner)
+    outer, inner = open_terminal(80)
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "COLUMNS"}
+    process = start(*TINY, "--out", "run", stderr=inner, env=environment)
     os.close(inner)
     text = read_terminal(outer)
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert text.count("\r\x1b[2Kpre-training") == 2
     assert text.count("\r\x1b[2Klayer") >= 6
-    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line]
-    assert len(lines) == 5, "cost, classes, a line per layer, and the cleared last one stay"
+    lines = lines_shown(text)
+    assert max(map(len, lines)) <= 80
+    step = (
+        r"layer \d of 2  step \d/3  (left \d+ s  )?similarity [\d.]+  \w+ \d\.\d\d(, \w+ \d\.\d\d)*"
+    )
+    steps = [line for line in lines if re.match(r"layer \d of", line)]
+    assert steps
+    assert all(re.fullmatch(step, line) for line in steps), "no number and no name is cut"
+    kept = " ".join(line.strip() for line in lines)
+    assert (
+        len(re.findall(r"layer \d kept \(.*?\): held-out similarity \S+ over no augm", kept)) == 2
+    )
 
 
 # Own networks and operations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -20,7 +19,7 @@ import pytest
 import typer
 from blobs import blobs
 from PIL import Image
-from processes import read_terminal
+from processes import lines_shown, open_terminal, read_terminal
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
@@ -863,14 +862,23 @@ def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
-    outer, inner = pty.openpty()
-    process = start(*TINY, "--policy", "none", "--seeds", 2, "--out", "run", stderr=inner)
+    outer, inner = open_terminal(80)
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "COLUMNS"}
+    words = (*TINY, "--policy", "none", "--seeds", 2, "--out", "run")
+    process = start(*words, stderr=inner, env=environment)
     os.close(inner)
     text = read_terminal(outer)
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert text.count("\r\x1b[2Kseed 0  epoch") == text.count("\r\x1b[2Kseed 1  epoch") == 2
     assert text.count(" done: test accuracy") == 2
+    lines = lines_shown(text)
+    assert max(map(len, lines)) <= 79
+    epoch = r"seed \d  epoch \d/2  left \d+ s  training loss [\d.]+, accuracy [\d.]+ %"
+    epoch += r"(  [\d,]+ images/s)?"
+    epochs = [line for line in lines if "epoch" in line]
+    assert len(epochs) == 4
+    assert all(re.fullmatch(epoch, line) for line in epochs), "no number and no word is cut"
 
 
 # Two processes

@@ -211,7 +211,7 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
     if several and (out / "config.json").exists():
         raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
     for policy in policies:
-        name = str(Path(policy).resolve()) if _is_file(policy) else policy
+        name = options.absolute_policy(policy)
         folder = out / _label(name) if several else out
         if folder in requests:
             raise ValueError(
@@ -221,12 +221,6 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
         spec = replace(request.policy, name=name)
         requests[folder] = replace(request, folder=folder, policy=spec)
     return list(requests.values())
-
-
-def _is_file(policy: str) -> bool:
-    from deepaa.policy import parse_policy_ref
-
-    return not parse_policy_ref(policy).is_name and Path(policy).is_file()
 
 
 def _label(policy: str) -> str:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import typer
 
-from deepaa.cli.options import named_again
+from deepaa.cli.options import named_again, print_facts
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
-from deepaa.files import plural, printable
+from deepaa.files import plural
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
@@ -199,7 +199,7 @@ def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -
     left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
     rate = together * record.images / max(record.seconds, 1e-9)
     in_all = f" of {together} networks" if together > 1 else ""
-    return (  # a narrow terminal cuts off the end, which is what is missed least
+    return (  # a narrow terminal leaves out the last parts, which are missed least
         f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
         f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
         f"{rate:,.0f} images/s{in_all}"
@@ -364,5 +364,4 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     if recipe is not None and counts == (recipe.data.images, recipe.data.classes):
         whole = f"on {recipe.data.name} after {plural(recipe.train.epochs, 'epoch')}:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
-    for label, text in lines.items():  # the folder of a run says what its policy is called
-        typer.echo(f"{label:8} {printable(text, keep=chr(10))}")
+    print_facts(lines)

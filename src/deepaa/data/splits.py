@@ -331,7 +331,9 @@ def batch_sizes(count: int, batch: int, copies: int = 1, world_size: int = 1) ->
     whole, rest = divmod(count, batch)
     sizes = [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
     if min(sizes) * copies < world_size:
-        raise ValueError(f"{min(sizes)} images in a batch are too few for {world_size} processes")
+        raise ValueError(
+            f"{plural(min(sizes), 'image')} in a batch: too few for {world_size} processes"
+        )
     return sizes
 
 

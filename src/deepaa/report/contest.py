@@ -204,6 +204,7 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
     if last is None:
         return (0.0,)
     ahead = -2.0 if last.difference is None else last.difference
+    ahead = 0.0 if candidate.is_reference else ahead
     return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
 
 

@@ -58,8 +58,8 @@ class SearchProgress:
         left = epochs - record.epoch - 1
         seconds = record.seconds * left + self.cost.search + self.cost.contest
         text = (
-            f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
-            f"accuracy {record.accuracy:.3f}  left {duration(seconds)}"
+            f"pre-training {record.epoch + 1}/{epochs}  left {duration(seconds)}  "
+            f"loss {record.loss:.3f}  accuracy {record.accuracy:.3f}"
         )
         self.line.update(text, always=left == 0)
         warning = little_learnt(record, len(self.search.data.class_names))
@@ -82,8 +82,8 @@ class SearchProgress:
         depth = config.layers or f"at most {config.max_layers}"
         top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
         return (
-            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  "
-            f"similarity {record.similarity:.3f}  {left}{top}"
+            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  {left}"
+            f"similarity {record.similarity:.3f}  {top}"
         )
 
 

@@ -115,7 +115,7 @@ class ContestProgress:
                 f"{title}{proof}"
             )
             return
-        text = f"contest  left {self._left()}  {title}: epoch {record.epoch + 1}/{record.length}"
+        text = f"contest  left {self._left()}  epoch {record.epoch + 1}/{record.length}  {title}"
         self.line.update(text)
 
     def _left(self) -> str:
