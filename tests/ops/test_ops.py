@@ -311,7 +311,7 @@ def test_float_image_drawn_identity_is_untouched() -> None:
         (
             torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
             ValueError,
-            "a draw of 1 cannot serve 2 images",
+            "a draw of 1 cannot serve 2",
         ),
         (torch.zeros(1, 3, 0, 8, dtype=torch.uint8), ValueError, "no pixels"),
         (torch.full((1, 3, 8, 8), 2.0), ValueError, "augment before you normalise"),
