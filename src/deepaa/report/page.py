@@ -209,7 +209,6 @@ def check_pages() -> None:
 def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     check_pages()
     import jinja2
-    from markupsafe import Markup
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("deepaa.report"),
@@ -218,7 +217,7 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
+    environment.filters["svg"] = inline_svg
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = policies.percent
     environment.filters["plural"] = plural
