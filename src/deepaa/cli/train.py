@@ -203,15 +203,18 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
 
     Below it are several, and one that joins several.
     """
+    from deepaa.policy import parse_policy_ref
+
     if not policies:
         raise ValueError("--policy is needed: a name (see deepaa policies), a file, or none")
     out = request.folder
     requests: dict[Path, TrainRequest] = {}
-    several = len(policies) > 1 or _holds_several(out)
+    several = len(policies) > 1 or (out.is_dir() and _holds_several(out))
     if several and (out / "config.json").exists():
         raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
     for policy in policies:
-        name = options.absolute_policy(policy)
+        is_file = not parse_policy_ref(policy).is_name and Path(policy).is_file()
+        name = str(Path(policy).resolve()) if is_file else policy
         folder = out / _label(name) if several else out
         if folder in requests:
             raise ValueError(
