@@ -11,6 +11,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import contest_files
 import numpy as np
 import pytest
 import torch
@@ -190,6 +191,45 @@ def test_show_takes_a_run_for_its_policy(command):
     assert "itself found" not in out
 
 
+def test_show_says_whether_the_policy_of_a_run_has_won(command):
+    Path("run").mkdir()
+    winner, found = Policy.uniform(CIFAR.only("rotate"), 2), Policy.uniform(CIFAR.only("flip"), 3)
+    winner.save("run/policy.json")
+    found.save("run/found.json")
+    document = contest_files.contest()
+    Path("run/contest.json").write_text(json.dumps(document))
+    title = next(
+        each["title"]
+        for each in document["candidates"]
+        if each["name"] == document["pick"]["winner"]
+    )
+    code, out, _ = command("show", "run")
+    assert code == 0
+    assert out.splitlines()[0].startswith("run: 2 layers")
+    assert out.splitlines()[1].strip() == f"the winner of the contest: {title}"
+    assert out.endswith("\nwhat the search itself found: deepaa show run/found.json\n")
+    found.save("run/policy.json")
+    assert command("show", "run")[1].endswith("\nthe search itself found this policy\n")
+    Path("run/policy.json").unlink()  # the contest is going on
+    code, out, err = command("show", "run")
+    assert (code, out) == (2, "")
+    assert "run: a folder without policy.json" in err
+    assert "what its search found is there: found.json" in err
+    Path("run/contest.json").write_text("{")
+    winner.save("run/policy.json")
+    assert "winner" not in command("show", "run")[1], "a damaged contest says nothing"
+
+
+def test_the_notes_of_a_policy_are_indented_where_a_line_ends(command):
+    space = CIFAR.only("flip")
+    layers = Layers(torch.full((1, len(space)), 1 / len(space), dtype=torch.float64))
+    Policy(space, layers, info={"description": "word " * 40}).save("mine.json")
+    _, out, _ = command("show", "mine.json")
+    notes = out.split("\n\n", 1)[0].splitlines()[1:]
+    assert len(notes) > 2
+    assert all(line.startswith("  ") for line in notes)
+
+
 def test_show_json_is_json_alone(command):
     code, out, err = command("show", "deepta", "--json", "--top", "18")
     assert code == 0
@@ -235,6 +275,8 @@ def test_preview_writes_a_picture_of_the_embedded_images(command):
     )
     assert code == 0
     assert out == "wrote grid.png: 3 images of 32 x 32, 2 draws each\n"
+    _, out, _ = command("preview", "deepta", "--out", "one.png", "--images", "1", "--draws", "1")
+    assert out == "wrote one.png: 1 image of 32 x 32, 1 draw each\n"
     layout = grid_layout(32, 32, 2)
     images = load_images(None, 3)
     want = augmented(images, load_policy("deepta"), 2, seed=7)[1].permute(1, 2, 0).numpy()

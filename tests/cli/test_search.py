@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import resource
 import signal
@@ -22,7 +21,7 @@ import pytest
 import torch
 from blobs import Net, blobs, trained
 from PIL import Image
-from processes import read_terminal
+from processes import lines_shown, open_terminal, read_terminal
 from safetensors.torch import save_file
 
 import deepaa
@@ -78,10 +77,9 @@ def command(folder: Path, run_cli: Any) -> Any:
 
 
 def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
     return subprocess.Popen(
         [sys.executable, "-m", "deepaa", "search", *map(str, arguments)],
-        env=ENVIRONMENT,
         text=True,
         **pipes,
     )
@@ -109,8 +107,8 @@ def test_a_search_from_start_to_end(command: Any, folder: Path) -> None:
     assert "has 5 held-out images, and takes 16: what a layer gains is chance" in lines[2]
     assert lines[3] == "pre-training a network on 100 images for 2 epochs"
     accuracies = r"accuracy [\d.]+, held-out [\d.]+"
-    assert re.fullmatch(rf"pre-training 2/2  loss [\d.]+  {accuracies}  left \d+ s", lines[4])
-    step = r"layer 1 of 2  step 3/3  similarity [\d.]+  left \d+ s  identity [\d.]+, \w+ [\d.]+.*"
+    assert re.fullmatch(rf"pre-training 2/2  left \d+ s  loss [\d.]+  {accuracies}", lines[4])
+    step = r"layer 1 of 2  step 3/3  left \d+ s  similarity [\d.]+  identity [\d.]+, \w+ [\d.]+.*"
     assert any(re.fullmatch(step, line) for line in lines)
     kept = r"layer \d kept \(asked for(, although [^()]+)?\): held-out similarity .*"
     assert sum(re.fullmatch(kept, line) is not None for line in lines) == 2
@@ -293,8 +291,9 @@ def test_a_contest_that_is_stopped_goes_on(command: Any, many: Path) -> None:
 
 
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
-    outer, inner = pty.openpty()
-    process = start(*TINY, "--out", "run", stderr=inner)
+    outer, inner = open_terminal(80)
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "COLUMNS"}
+    process = start(*TINY, "--out", "run", stderr=inner, env=environment)
     os.close(inner)
     text = read_terminal(outer)
     process.communicate(timeout=60)
@@ -304,8 +303,18 @@ def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
     assert text.count("\r\x1b[2Klayer") >= 6
     for what in ("the layers", "DeepTA", "no augmentation", "the layers before"):
         assert f"measuring held-out similarity  {what}: 0 of 5 images" in text
-    lines = [line for line in text.replace("\r\n", "\n").split("\n") if line]
-    assert len(lines) == 7, "cost, warnings, classes, a line per layer, the cleared last one"
+    lines = lines_shown(text)
+    assert max(map(len, lines)) <= 80
+    step = (
+        r"layer \d of 2  step \d/3  (left \d+ s  )?similarity [\d.]+  \w+ \d\.\d\d(, \w+ \d\.\d\d)*"
+    )
+    steps = [line for line in lines if re.match(r"layer \d of", line)]
+    assert steps
+    assert all(re.fullmatch(step, line) for line in steps), "no number and no name is cut"
+    kept = " ".join(line.strip() for line in lines)
+    assert (
+        len(re.findall(r"layer \d kept \(.*?\): held-out similarity \S+ over no augm", kept)) == 2
+    )
 
 
 # Own networks and operations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import socket
@@ -20,7 +19,7 @@ import pytest
 import typer
 from blobs import blobs
 from PIL import Image
-from processes import read_terminal
+from processes import lines_shown, open_terminal, read_terminal
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
@@ -321,7 +320,7 @@ def test_dry_run_looks_into_the_folder(command: Any, folder: Path) -> None:
         (("--lr", "0.3", "--batch", 16), "settings: train.batch: 32 there, 16 now; train.lr: 0.1"),
         (("--seed", 0), "seed 0 would be trained twice; the run has 0"),
         (("--out", "blobs.npz"), "blobs.npz: a file, expected a folder"),
-        (("--out", "."), "not empty and no run"),
+        (("--out", "."), "not empty and no run (2 files, 'blobs.npz' for one)"),
     ):
         code, out, err = command(*TINY, *policy, *options, "--dry-run")
         assert (code, out, err.count("\n")) == (2, "", 1)
@@ -337,8 +336,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert "200 epochs of 1 step, 128 images x 1" in out
     assert "weight decay 0.0002" in out
     assert "float32, not compiled" in out
-    assert "known    on cifar10 after 200 epochs:\n         crop-flip-cutout 95.9 % (" in out
-    assert "autoaugment 96.3" in out
+    assert "cifar10" not in out, "what is known of other images says nothing of these"
     more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
     code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
     assert (code, out) == (2, "")
@@ -347,7 +345,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert code == 0
     assert "network  small" in out
     assert "3 epochs of 1 step," in out
-    assert "0.3 after 1 epochs, then a cosine; weight decay 0.0002" in out
+    assert "0.3 after 1 epoch, then a cosine; weight decay 0.0002" in out
 
 
 def pictures(root: Path, n: int, seed: int) -> None:
@@ -705,13 +703,84 @@ def test_several_policies_get_a_folder_each_and_one_table(command: Any, folder: 
     assert "holds a run of one policy" in err
 
 
+def test_one_more_policy_joins_those_that_were_trained(command: Any, folder: Path) -> None:
+    several = ("--policy", "none", "--policy", "randaugment:n=1,m=3", "--out", "all")
+    assert command(*TINY, *several, "--seeds", 2)[0] == 0
+    before = {name: results(f"all/{name}") for name in ("none", "randaugment-n=1,m=3")}
+    more = ("--policy", "crop-flip", "--seeds", 2, "--out", "all")
+    code, out, err = command(*TINY, *more, "--dry-run")
+    assert (code, out.count("network  ")) == (0, 1), err
+    code, out, err = command(*TINY, *more)
+    assert code == 0, err
+    assert not (folder / "all" / "config.json").exists()
+    assert {name: results(f"all/{name}") for name in before} == before
+    assert [seed for seed, _, _ in results("all/crop-flip")] == [0, 1]
+    lines = [line.split() for line in out.splitlines()]
+    head = next(i for i, line in enumerate(lines) if line[:1] == ["policy"])
+    rows = {line[0]: line for line in lines[head + 1 : head + 4]}
+    assert list(rows) == [*before, "crop-flip"], "the table has all of the folder, old ones first"
+    for name, row in rows.items():
+        accuracies = [f"{100 * accuracy:.2f}" for _, accuracy, _ in results(f"all/{name}")]
+        assert row[-2:] == accuracies
+    # the same for several at once, and a run that is there gets seeds
+    code, out, err = command(*TINY, "--policy", "none", "--policy", "deepta:1", "--out", "all")
+    assert code == 0, err
+    names = [*before, "crop-flip", "deepta-1"]
+    assert [len(results(f"all/{name}")) for name in names] == [3, 2, 2, 1]
+    code, _, err = command("--resume", "all", "--seeds", 1)
+    assert code == 0, err
+    assert [len(results(f"all/{name}")) for name in names] == [4, 3, 3, 2]
+
+
+def test_a_policy_joins_no_folder_that_only_happens_to_hold_a_training(
+    command: Any, folder: Path
+) -> None:
+    code, _, err = command(*TINY, "--policy", "none", "--out", ".")
+    assert code == 2
+    assert "not empty and no run (1 file, 'blobs.npz' for one)" in err
+    assert command(*TINY, "--policy", "none", "--out", "mine")[0] == 0
+    code, _, err = command(*TINY, "--policy", "crop-flip", "--out", ".")
+    assert code == 2
+    assert "not empty and no run (2 files, 'blobs.npz' for one)" in err
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_policy_does_not_join_trainings_of_other_settings(
+    command: Any, folder: Path, dry: tuple[str, ...]
+) -> None:
+    assert command(*TINY, "--policy", "none", "--policy", "crop-flip", "--out", "all")[0] == 0
+    other = ("--policy", "deepta:1", "--out", "all", "--lr", "0.05", "--epochs", 3)
+    code, _, err = command(*TINY, *other, *dry)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "all: the policies there were trained with other settings" in err
+    assert "train.epochs: 2 there, 3 now" in err
+    assert "train.lr: 0.1 there, 0.05 now" in err
+    assert not (folder / "all" / "deepta-1").exists()
+
+
+def test_published_accuracies_stand_beside_the_images_they_were_reached_on(
+    command: Any, folder: Path
+) -> None:
+    labels = np.arange(50_000) % 10
+    images = np.zeros((50_000, 8, 8, 3), np.uint8)
+    np.savez(
+        folder / "c.npz", x_train=images, y_train=labels, x_test=images[:50], y_test=labels[:50]
+    )
+    data = ("--data", "c.npz", "--device", "cpu", "--model", "small", "--recipe", "wrn-40-2")
+    code, out, err = command(*data, "--policy", "none", "--dry-run")
+    assert code == 0, err
+    assert "known    on cifar10 after 200 epochs:\n         crop-flip-cutout 95.9 % (" in out
+    assert "autoaugment 96.3" in out
+
+
 def test_recipes_are_listed(command: Any) -> None:
     from deepaa.train.config import RECIPES
 
     code, out, _ = command("--list-recipes")
     assert code == 0
     for name, recipe in RECIPES.items():
-        assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs} epochs", out, re.M)
+        assert re.search(rf"^{name} +{recipe.model}, {recipe.train.epochs:,} epochs", out, re.M)
         assert recipe.command() in out
     assert "10 million images through the network; known:\n      crop-flip-cutout 95.9 %" in out
     for line in ("DeepAA 97.56 +- 0.14 %", "DeepAA 78.30 +- 0.14 %", "crop-flip-cutout 84.0 %"):
@@ -793,14 +862,23 @@ def test_ctrl_c_with_workers_leaves_no_process_behind(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_terminal_gets_one_line_that_changes(folder: Path) -> None:
-    outer, inner = pty.openpty()
-    process = start(*TINY, "--policy", "none", "--seeds", 2, "--out", "run", stderr=inner)
+    outer, inner = open_terminal(80)
+    environment = {k: v for k, v in ENVIRONMENT.items() if k != "COLUMNS"}
+    words = (*TINY, "--policy", "none", "--seeds", 2, "--out", "run")
+    process = start(*words, stderr=inner, env=environment)
     os.close(inner)
     text = read_terminal(outer)
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert text.count("\r\x1b[2Kseed 0  epoch") == text.count("\r\x1b[2Kseed 1  epoch") == 2
     assert text.count(" done: test accuracy") == 2
+    lines = lines_shown(text)
+    assert max(map(len, lines)) <= 79
+    epoch = r"seed \d  epoch \d/2  left \d+ s  training loss [\d.]+, accuracy [\d.]+ %"
+    epoch += r"(  [\d,]+ images/s)?"
+    epochs = [line for line in lines if "epoch" in line]
+    assert len(epochs) == 4
+    assert all(re.fullmatch(epoch, line) for line in epochs), "no number and no word is cut"
 
 
 # Two processes

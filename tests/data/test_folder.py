@@ -162,7 +162,7 @@ def test_no_classes(tmp_path):
     with pytest.raises(ValueError, match="no class folders"):
         list_images(tmp_path)
     touch(tmp_path / "1.png")
-    with pytest.raises(ValueError, match="1 images but no class folders"):
+    with pytest.raises(ValueError, match="1 image but no class folders"):
         list_images(tmp_path)
     with pytest.raises(FileNotFoundError, match="nowhere"):
         list_images(tmp_path / "nowhere")

@@ -226,7 +226,7 @@ def test_damaged_exif_is_noted_once(tmp_path):
     save(tmp_path / "b" / "0.jpg", noise(4, 6, 3))
     _, _, report = read_images(list_images(tmp_path))
     assert report.damaged_exif == 3
-    assert report.lines() == ["3 images were not turned: their EXIF data are damaged"]
+    assert report.lines() == ["the EXIF data of 3 images are damaged, and turn nothing"]
 
 
 # A few images of a source

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
+import re
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +44,19 @@ def _running(session: str) -> list[str]:
         if not any(service in words for service in SERVICES):
             found.append(f"{folder.name}: {words.replace(bytes(1), b' ').decode()[:200]}")
     return found
+
+
+def open_terminal(columns: int = 80) -> tuple[int, int]:
+    """Both ends of a pseudo terminal of a width: the one to read, and the one for a program."""
+    outer, inner = pty.openpty()
+    fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    return outer, inner
+
+
+def lines_shown(text: str) -> list[str]:
+    """Every line that a terminal showed, also those that were replaced, without its codes."""
+    parts = re.split(r"\r\x1b\[2K|\r?\n", text)
+    return [re.sub(r"\x1b\[[0-9;]*m", "", part) for part in parts if part]
 
 
 def read_terminal(descriptor: int) -> str:

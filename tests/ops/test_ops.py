@@ -308,7 +308,11 @@ def test_float_image_drawn_identity_is_untouched() -> None:
     [
         (torch.zeros(3, 8, 8, dtype=torch.uint8), ValueError, r"\(N, C, H, W\), got shape"),
         (torch.zeros(1, 3, 8, 8, dtype=torch.int64), TypeError, "uint8 or float"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), ValueError, "draw for 1 images"),
+        (
+            torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+            ValueError,
+            "a draw of 1 cannot serve 2",
+        ),
         (torch.zeros(1, 3, 0, 8, dtype=torch.uint8), ValueError, "no pixels"),
         (torch.full((1, 3, 8, 8), 2.0), ValueError, "augment before you normalise"),
         (torch.full((1, 3, 8, 8), float("nan")), ValueError, r"should lie in \[0, 1\]"),

@@ -129,7 +129,7 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 def test_folder(tmp_path: Path) -> None:
-    with pytest.raises(PolicyFileError, match="a folder, expected a policy file"):
+    with pytest.raises(PolicyFileError, match=r"a folder without policy\.json"):
         load_policy(tmp_path)
 
 
@@ -263,7 +263,7 @@ def test_the_folder_of_a_run_is_its_policy(tmp_path: Path) -> None:
     assert load_policy(tmp_path / "run").equals(policy)
     assert load_policy(str(tmp_path / "run")).equals(policy)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PolicyFileError, match="a folder, expected a policy file"):
+    with pytest.raises(PolicyFileError, match=r"a folder without policy\.json"):
         load_policy(tmp_path / "empty")
 
 

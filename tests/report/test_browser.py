@@ -404,6 +404,25 @@ def test_other_contests_fit_a_phone_too(browser: Browser, tmp_path: Path, how: s
     browser.window(1000)
 
 
+def test_a_table_that_a_phone_cuts_has_a_shadow_on_that_side(browser: Browser, page: Path) -> None:
+    browser.window(360, 844)
+    browser.open(page, "#found")
+    box = "document.querySelector('#panel-found [data-table=uses]').parentElement"
+    assert browser.js(f"{box}.scrollWidth > {box}.clientWidth"), "all of it would fit"
+    shade = f"getComputedStyle({box})"
+    attached = browser.js(f"{shade}.backgroundAttachment").split(", ")
+    # covers move with the table and hide the shadow of an end that is reached
+    assert attached[:4] == ["local", "local", "scroll", "scroll"]
+    assert browser.js(f"{shade}.backgroundImage").count("linear-gradient") == 4
+    tabs = "document.querySelector('[role=tablist]')"
+    assert "linear-gradient" in browser.js(f"getComputedStyle({tabs}).backgroundImage")
+    # the figure of a contest shrinks instead
+    browser.open(page, "#contest")
+    figure = "document.querySelector('[data-figure=contest]').closest('.scroll')"
+    assert browser.js(f"{figure}.scrollWidth <= {figure}.clientWidth")
+    browser.window(1000)
+
+
 @pytest.mark.parametrize(
     "tab", ["contest", "policy", "found", "search", "examples", "accuracy", "use"]
 )

@@ -15,7 +15,7 @@ import torch
 from pictures import noise
 from PIL import Image
 
-from deepaa import CIFAR, Operation, Policy, load_policy
+from deepaa import CIFAR, IMAGENET, Operation, Policy, load_policy
 from deepaa.cli import app as cli
 from deepaa.ops.space import Space
 from deepaa.policy import hidden_share
@@ -275,10 +275,24 @@ def test_compare_in_80_columns(command: Command) -> None:
     lines = [line.rstrip() for line in out.splitlines()]
     assert max(map(len, lines)) <= 80
     assert "2  autoaugment: 2 layers, then crop, flip, cutout" in lines
-    assert "  flip           0.333 1.000* 1.056*" in lines
+    assert "  flip           0.333  1.000* 1.056*" in lines, "the points are in one column"
     assert "  shear_x        0.333      -  0.056" in lines
+    assert "  * 1.00 of it by the default augmentation, that of CIFAR (--space)" in lines
+    assert "  flip is a coin toss: half of the images that meet it change" in lines
     at = lines.index("Hidden: cut out, or uncovered by geometry, of 32 x 32 pixels")
     assert re.fullmatch(r"  on average     +3\d % +3\d % +3\d %", lines[at + 2])
+
+
+def test_files_of_large_images_are_compared_as_large_images_are(command: Command) -> None:
+    Policy.uniform(IMAGENET.only("rotate", "resized_crop"), 1).save("large.json")
+    code, out, _ = command("compare", "large.json", "randaugment:n=1")
+    assert code == 0
+    assert "2  randaugment:n=1: 1 layer, then resized_crop, flip" in out
+    assert "of 224 x 224 pixels" in out
+    assert "that of ImageNet" in out
+    code, out, _ = command("compare", "large.json", "randaugment:n=1", "--space", "cifar")
+    assert code == 0
+    assert "2  randaugment:n=1: 1 layer, then crop, flip, cutout" in out
 
 
 def test_compare_json(command: Command) -> None:
@@ -299,7 +313,8 @@ def test_compare_writes_figure_page_and_samples(command: Command) -> None:
         "compare", "deepta", "none", "--out", "f.svg", "--samples", "s.png", *few
     )
     assert code == 0
-    assert out.endswith("\nwrote f.svg and s.png\n")
+    origin = "Images of CIFAR-10 that come with the package."
+    assert out.endswith(f"\nwrote f.svg and s.png\n{origin}\n")
     assert ElementTree.parse("f.svg").getroot().tag.endswith("svg")
     with Image.open("s.png") as sheet:
         one = preview_grid(noise(2, 3, 32, 32), load_policy("none"), 1)
@@ -346,8 +361,34 @@ def test_a_missing_matplotlib_is_told(command: Command, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     code, _, err = command("compare", "deepta", "none", "--out", "f.png")
     assert code == 2
-    assert "figures need matplotlib" in err
+    assert "figures need matplotlib: pip install 'deepaa[report]'" in err
     assert command("compare", "deepta", "none", "--out", "f.svg")[0] == 0
+    pytest.importorskip("jinja2", reason="pages need jinja2")
+    assert command("compare", "deepta", "none", "--out", "f.html")[0] == 0
+
+
+def test_a_missing_jinja2_is_told_before_anything_is_drawn(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    words = ("--samples", "s.png", "--out", "f.html")
+    code, out, err = command("compare", "deepta", "none", "--data", "missing", *words)
+    assert (code, out) == (2, "")
+    assert "pages need jinja2: pip install 'deepaa[report]'" in err
+    code, out, err = command("report", "missing")
+    assert (code, out) == (2, "")
+    assert "pages need jinja2: pip install 'deepaa[report]'" in err
+
+
+def test_help_and_documentation_name_the_extra_of_figures(command: Command) -> None:
+    for name in ("compare", "report"):
+        code, out, _ = command(name, "--help")
+        words = " ".join(re.sub(r"[\u2500-\u257f]", " ", out).split())
+        assert code == 0
+        assert "PNG and PDF need deepaa[report]" in words, name
+    for page in ("compare.md", "reading-a-report.md"):
+        text = Path(__file__).parents[2].joinpath("docs", page).read_text(encoding="utf-8")
+        assert "pip install 'deepaa[report]'" in text, page
 
 
 def test_bytes_of_an_unknown_kind() -> None:

@@ -1,12 +1,15 @@
 """Layers of a policy as tables, by equality with numbers computed by hand, and in words."""
 
+import io
 import json
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
+from deepaa.policy import likely_sequences
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report.policy_tables import (
     FAMILIES,
@@ -18,9 +21,9 @@ from deepaa.report.policy_tables import (
     as_dict,
     layer_sentences,
     layer_table,
-    likely_sequences,
     magnitudes_text,
     operation_table,
+    policy_lines,
     policy_table,
 )
 
@@ -206,6 +209,33 @@ def test_magnitudes_within_an_operation() -> None:
     (row,) = (row for row in operation_table(rare) if row.is_spread)
     assert row.shares == ((), (1.0, 0.0))  # the first layer hardly rotates
     assert not any(row.is_spread for row in operation_table(Policy.always(FLIP)))
+
+
+def test_a_flip_is_said_to_be_a_coin_toss() -> None:
+    always = layer_table(Policy.always(FLIP), top=None)
+    assert layer_sentences(always) == [
+        ("Layer 1", "always flip, a coin toss that changes half of the images")
+    ]
+    assert magnitudes_text(always[0].operations[0]) == "a coin toss: half of these images change"
+    table = Table([(IDENTITY, None), (FLIP, None), (INVERT, None)])
+    mixed = Policy(table, torch.tensor([[0.1, 0.6, 0.3], [0.4, 0.35, 0.25]]))
+    assert [text for _, text in layer_sentences(layer_table(mixed, top=None))] == [
+        "mostly flip (60 %, a coin toss), else invert (30 %) or identity (10 %)",
+        "a mix; most often identity (40 %), flip (35 %, a coin toss) and invert (25 %)",
+    ]
+
+
+def test_bars_begin_in_one_column_in_every_layer() -> None:
+    table = Table([(IDENTITY, None), (FLIP, None), (INVERT, None)])
+    policy = Policy(table, torch.tensor([[0.0, 1.0, 0.0], [0.5, 0.25, 0.25], [1e-5, 0.99999, 0.0]]))
+    console = Console(width=80, record=True, file=io.StringIO())
+    for line in policy_lines(policy_table(policy, "mine")):
+        console.print(line)
+    text = console.export_text()
+    bars = {line.index("█") for line in text.splitlines() if "█" in line}
+    assert len(bars) == 1, text
+    assert "100.0 %" in text
+    assert " 50.0 %" in text
 
 
 def test_likely_sequences_of_layers() -> None:

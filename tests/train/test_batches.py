@@ -154,7 +154,7 @@ def train_shares(folder: str) -> None:
         Path(folder, f"{name}-{rank}.json").write_text(json.dumps(records))
         save_file(run.state(), Path(folder, f"{name}-{rank}.safetensors"))
     images, labels = blobs(1, 1)
-    with pytest.raises(ValueError, match="1 images in a batch are too few for 2 processes"):
+    with pytest.raises(ValueError, match="1 image in a batch: too few for 2 processes"):
         ImageBatches(images, labels, None, SHORT, shared=True)
     distributed.shutdown()
 

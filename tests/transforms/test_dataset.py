@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pages import ROOT, blocks
 from pictures import BLANK, STAMPS, as_array, noise, stamps
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset, RandomSampler, TensorDataset
+from torchvision.datasets import FakeData
 from torchvision.transforms import v2
 
-from deepaa.ops.space import Operation
+from deepaa.ops.space import CIFAR, Operation
 from deepaa.policy.policy import Policy
 from deepaa.transforms import AugmentedDataset, DeepAutoAugment
 
@@ -156,6 +159,33 @@ def test_dataset_of_pil_images_with_a_pipeline_behind() -> None:
     images, labels = next(iter(DataLoader(data, batch_size=4)))
     assert torch.allclose(images, 1 - torch.stack(pixels) / 255)
     assert labels.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["torchvision", "PIL", "tensors"])
+def test_the_documented_lines_take_data_sets_of_pil_images(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = [
+        block.code
+        for block in blocks(ROOT / "docs/use-a-policy.md")
+        if block.language == "python" and "AugmentedDataset(" in block.code
+    ]
+    monkeypatch.chdir(tmp_path)
+    Policy.uniform(CIFAR, 2).save("policy.json")
+    images = torch.stack([noise(3, 32, 32, seed=i) for i in range(8)])
+    pictures = [Image.fromarray(as_array(image)) for image in images]
+    sources: dict[str, Any] = {
+        "torchvision": FakeData(8, (3, 32, 32), 10),
+        "PIL": list(zip(pictures, range(8), strict=True)),
+        "tensors": TensorDataset(images, torch.arange(8)),
+    }
+    names = {"dataset": sources[kind], "DeepAutoAugment": DeepAutoAugment, "v2": v2, "torch": torch}
+    exec(code, names)
+    batch: Any = names["images"]
+    labels: Any = names["labels"]
+    assert (batch.shape, batch.dtype) == ((4, 3, 32, 32), torch.float32)
+    assert 0 <= float(batch.min()) <= float(batch.max()) <= 1
+    assert (labels.shape, labels.dtype) == ((4,), torch.int64)
 
 
 def test_dataset_warns_when_the_epoch_stands_still() -> None:

@@ -102,7 +102,9 @@ def ops_tables(report: Mapping[str, Any]) -> list[TextTable]:
 
 def title(setting: Mapping[str, Any]) -> str:
     """`CPU, 32 x 32, batch 4,096, 2 layers`."""
-    layers = "1 layer" if setting["layers"] == 1 else f"{setting['layers']} layers"
+    from deepaa.files import plural  # loads numpy
+
+    layers = plural(setting["layers"], "layer")
     text = "{}, {size} x {size}, batch {batch:,}, {}"
     return text.format(setting["device"].upper(), layers, **setting)
 

@@ -117,8 +117,7 @@ def contest(
         line.clear()
         if world_size() > 1:
             raise ValueError("deepaa contest runs in one process, not under torchrun")
-        for name, text in contest_forecast(opened.contest).items():
-            typer.echo(f"{name:10} {text}", err=not dry_run)
+        options.print_facts(contest_forecast(opened.contest), err=not dry_run)
         if dry_run:
             return
         with stop:

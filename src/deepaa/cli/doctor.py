@@ -154,7 +154,7 @@ def _print(report: dict[str, Any]) -> None:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from deepaa.report import plural
+    from deepaa.files import plural
 
     console = plain_console()
     versions = (f"{name} {version or '(missing)'}" for name, version in report["versions"].items())

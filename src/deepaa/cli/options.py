@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -194,6 +195,23 @@ def check_place(path: Path | None, like: str, option: str = "--out") -> None:
         raise ValueError(f"{option} {path}: the folder {path.parent} does not exist")
     if path is not None and path.is_dir():
         raise ValueError(f"{option} {path}: a folder; give a name like {path / like}")
+
+
+def print_facts(facts: Mapping[str, str], *, err: bool = False) -> None:
+    """Print a text for each subject; lines of a terminal end between words.
+
+    Args:
+        err: On stderr, not on stdout.
+    """
+    from deepaa.files import printable
+    from deepaa.runs import columns_of, in_columns
+
+    stream = sys.stderr if err else sys.stdout
+    width = columns_of(stream) if stream.isatty() else 0
+    for name, text in facts.items():  # a run folder says what its policy is called
+        line = f"{name:8} {printable(text, keep=chr(10))}"
+        each = [in_columns(part, width, " " * 9) if width else part for part in line.split("\n")]
+        typer.echo("\n".join(each), err=err)
 
 
 def print_json(content: Any) -> None:

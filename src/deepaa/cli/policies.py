@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,13 +13,15 @@ from deepaa.cli.options import NOTHING, POLICY_HELP
 
 if TYPE_CHECKING:
     from deepaa.policy import Policy
+    from deepaa.report import Originals
 
 PolicyName = Annotated[str, typer.Argument(metavar="POLICY", help=POLICY_HELP)]
 ShownData = Annotated[
     Path | None,
     typer.Option(
         help="A folder of images (folders inside it count), one image, or a .npz file with "
-        "uint8 images. Default: CIFAR-10 images that come with the package."
+        "uint8 images. Default: those of the run where there is one, for compare, else CIFAR-10 "
+        "images that come with the package."
     ),
 ]
 Images = Annotated[int, typer.Option(min=1, max=100, help="Images, side by side.")]
@@ -33,25 +36,31 @@ def show(
     epoch: options.Epoch = 0,
     operations: options.OwnOperations = NOTHING,
 ) -> None:
-    """Show what a policy does; the folder of a run means its policy.json.
+    """Show what a policy does; the folder of a run means its policy.json, the contest's winner.
 
     Per layer: the most frequent operations with their probabilities and magnitudes, and how
     uncertain the choice is (entropy; perplexity is the number of equally likely transformations
-    with that entropy). Then how often an image meets each operation.
+    with that entropy). Then how often an image meets each operation. What the search of a run
+    itself found is shown by the name of its file, RUN/found.json.
     """
+    from deepaa.ops import import_operations
     from deepaa.policy import parse_policy_ref
-    from deepaa.report import has_found, policy_lines, policy_table
+    from deepaa.report import policy_lines, policy_notes, policy_table
 
-    table = policy_table(_load(policy, operations), policy, epoch, top)
+    loaded = _load(policy, operations)
+    table = policy_table(loaded, policy, epoch, top)
     if as_json:
         options.print_json(table)
         return
-    console = options.plain_console()
-    for line in policy_lines(table, console.encoding):
-        console.print(line)
+    about, other = "", ""
     path = parse_policy_ref(policy).path
-    if path is not None and has_found(path):
-        typer.echo(f"\nwhat the search itself found: deepaa show {path / 'found.json'}")
+    if path is not None and path.is_dir():
+        about, other = policy_notes(path, loaded, import_operations(operations))
+    console = options.plain_console()
+    for line in policy_lines(table, console.encoding, about):
+        console.print(line)
+    if other:
+        typer.echo(f"\n{other}")
 
 
 def policies() -> None:
@@ -86,6 +95,7 @@ def preview(
 ) -> None:
     """Draw a picture of a policy at work: originals on top, augmented versions below."""
     from deepaa.data import load_images
+    from deepaa.files import plural
     from deepaa.report import preview_grid
 
     _check_picture(out, "--out")
@@ -94,7 +104,9 @@ def preview(
     grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
     grid.save(out)
     n, _, height, width = originals.shape
-    typer.echo(f"wrote {out}: {n} images of {width} x {height}, {draws} draws each")
+    typer.echo(
+        f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {plural(draws, 'draw')} each"
+    )
 
 
 def compare(
@@ -104,8 +116,8 @@ def compare(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="A figure of the operations and their magnitudes: .png, .svg or .pdf; .html is a "
-            "page with samples and tables as well."
+            help="A figure of the operations and their magnitudes: .svg, .png or .pdf; .html is a "
+            "page with samples and tables as well. PNG and PDF need deepaa[report]."
         ),
     ] = None,
     samples: Annotated[
@@ -119,12 +131,12 @@ def compare(
     seed: options.DrawSeed = 0,
     size: options.ShownSize = None,
     space: Annotated[
-        options.SpaceChoice,
+        options.SpaceChoice | None,
         typer.Option(
             help="The default augmentation of methods that run on one, and the ranges of names "
-            "that have both."
+            "that have both. Default: imagenet where a file has its resized_crop, else cifar."
         ),
-    ] = options.SpaceChoice.cifar,
+    ] = None,
     epoch: options.Epoch = 0,
     operations: options.OwnOperations = NOTHING,
 ) -> None:
@@ -137,7 +149,6 @@ def compare(
     if len(policies) < 2:
         raise ValueError(f"compare takes two policies or more, got only {policies[0]}")
     import deepaa.report as report
-    from deepaa.data import load_images
     from deepaa.ops import import_operations
     from deepaa.runs import write_file
 
@@ -145,18 +156,22 @@ def compare(
     if out is not None and kind not in FIGURES:
         raise ValueError(f"--out {out}: unknown kind of figure; use {', '.join(FIGURES)}")
     options.check_place(out, "figure.png")
-    if out is not None and kind != ".html":
+    if kind == ".html":
+        report.check_pages()
+    elif out is not None:
         report.check_formats([kind[1:]])
     if samples is not None:
         _check_picture(samples, "--samples")
-    known: Any = space.value
-    entries = report.load_entries(policies, import_operations(operations), space=known, epoch=epoch)
+    own = import_operations(operations)
+    known: Any = space.value if space is not None else report.common_space(policies, own)
+    entries = report.load_entries(policies, own, space=known, epoch=epoch)
     found = report.compare_policies(entries, space=known)
-    picture = None
+    picture, origin = None, ""
     if samples is not None or kind == ".html":
-        picture = report.comparison_grid(load_images(data, images, size), entries, draws, seed)
+        shown = _originals(policies, images, data, size)
+        picture, origin = report.comparison_grid(shown.images, entries, draws, seed), shown.origin
     if out is not None and kind == ".html":
-        write_file(out.resolve(), report.comparison_page(found, picture).encode())
+        write_file(out.resolve(), report.comparison_page(found, picture, origin).encode())
     elif out is not None:
         write_file(out.resolve(), report.figure_bytes(report.plot_comparison(found), kind[1:]))
     if samples is not None and picture is not None:
@@ -168,7 +183,7 @@ def compare(
     for line in report.comparison_lines(found):
         console.print(line)
     if written := [str(path) for path in (out, samples) if path is not None]:
-        typer.echo(f"\nwrote {' and '.join(written)}")
+        typer.echo("\n".join(("", f"wrote {' and '.join(written)}", *filter(None, [origin]))))
 
 
 def convert(
@@ -232,7 +247,7 @@ def convert(
     if not 0 <= strength <= 1:
         raise ValueError(f"--strength should be in 0..1, got {strength:g}")
     from deepaa.export import LEAST, export_policy, pipeline_source
-    from deepaa.report import plural
+    from deepaa.files import plural
 
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
@@ -250,7 +265,7 @@ def convert(
             typer.echo("\n".join(("pixels beside Pillow's:", *done.differences)))
         left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
         layers = plural(done.layers, "layer")
-        wrote = f"{to}, {layers}, {done.rows} transformations in all{left_out}"
+        wrote = f"{to}, {layers}, {plural(done.rows, 'transformation')} in all{left_out}"
     typer.echo(f"read {source}: {_size_of(loaded)}")
     typer.echo(
         ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
@@ -266,8 +281,23 @@ def _load(source: str, operations: list[str]) -> Policy:
 
 def _size_of(policy: Policy) -> str:
     """`6 layers over 139 transformations`."""
-    layers = "1 layer" if policy.depth == 1 else f"{policy.depth} layers"
-    return f"{layers} over {len(policy.table)} transformations"
+    from deepaa.files import plural  # loads numpy
+
+    layers, rows = plural(policy.depth, "layer"), plural(len(policy.table), "transformation")
+    return f"{layers} over {rows}"
+
+
+def _originals(
+    policies: Sequence[str], count: int, data: Path | None, size: int | None
+) -> Originals:
+    """The images that policies are compared on: those given, else of the first run among them."""
+    from deepaa.report import config_beside, find_originals, named_images
+    from deepaa.runs import notify
+
+    config = next(filter(None, map(config_beside, policies)), {})
+    if data is None and (named := named_images(config)) is not None:
+        notify(f"examples are images of {named}, as the run says; --data takes others")
+    return find_originals(config, count, data, size)
 
 
 def _check_picture(path: Path, option: str) -> None:

@@ -51,7 +51,12 @@ def report(
         Path | None, typer.Option(metavar="FOLDER", help="Also write every figure as a file.")
     ] = None,
     formats: Annotated[
-        str, typer.Option("--format", help="Of these files: png, svg, pdf, with commas between.")
+        str,
+        typer.Option(
+            "--format",
+            help="Of these files: png, svg, pdf, with commas between. PNG and PDF need "
+            "deepaa[report].",
+        ),
     ] = "png",
     watch: Annotated[
         bool, typer.Option("--watch", help="Keep the page current until the search ends.")
@@ -68,9 +73,11 @@ def report(
     --results, accuracies beside those of other policies.
     """
     import deepaa.report as reports
+    from deepaa.files import plural
     from deepaa.runs import notify, write_file
     from deepaa.train import read_results
 
+    reports.check_pages()
     kinds = reports.parse_formats(formats)
     if figures is not None:
         reports.check_formats(kinds)
@@ -114,7 +121,7 @@ def report(
     if figures is not None:
         drawings = reports.make_figures(subject, found, epoch)
         files = reports.save_figures(drawings, figures, kinds)
-        typer.echo(f"wrote {len(files)} figures to {figures}")
+        typer.echo(f"wrote {plural(len(files), 'figure')} to {figures}")
 
 
 def _runs(path: Path) -> list[Path]:

@@ -222,9 +222,7 @@ def search(
             line.clear()
             _advise(request, opened.search)
             if dry_run:
-                lines = forecast(opened, search_cost(opened)) if is_main() else {}
-                for name, text in lines.items():
-                    typer.echo(f"{name:8} {text}")
+                options.print_facts(forecast(opened, search_cost(opened)) if is_main() else {})
                 return
             with stop:  # before this, while images are read, a signal ends the command at once
                 again = options.named_again(

@@ -44,7 +44,7 @@ def train(
         list[str],
         _policy(
             help="A name (see deepaa policies) or a file; none for no augmentation. May be "
-            "repeated: each then gets a folder in --out."
+            "repeated: each then gets a folder in --out; later ones join them."
         ),
     ] = NOTHING,
     defaults: Annotated[
@@ -155,7 +155,8 @@ def train(
 
     The folder gets results.json: the accuracy of every seed on the test images after the last
     epoch, their mean and its 95 % confidence interval. The same command again adds seeds. Several
-    policies get a folder each in --out, and one table at the end.
+    policies get a folder each in --out, and one table at the end; a policy that is given later with
+    the same --out and settings is trained beside them.
 
     Ctrl-C or SIGTERM saves the whole epochs and leaves; --resume goes on, also after a power cut.
     On several GPUs: torchrun --nproc-per-node 4 -m deepaa train ...
@@ -198,23 +199,23 @@ def train(
 
 
 def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRequest]:
-    """The request with each policy: in its folder, or each of several in a folder below it."""
+    """The request with each policy: in its folder, or in a folder below it.
+
+    Below it are several, and one that joins several.
+    """
     from deepaa.policy import parse_policy_ref
 
     if not policies:
         raise ValueError("--policy is needed: a name (see deepaa policies), a file, or none")
     out = request.folder
     requests: dict[Path, TrainRequest] = {}
-    if len(policies) > 1 and (out / "config.json").exists():
+    several = len(policies) > 1 or (out.is_dir() and _holds_several(out))
+    if several and (out / "config.json").exists():
         raise ValueError(f"{out}: holds a run of one policy; several need a folder of folders")
     for policy in policies:
-        name, label = policy, re.sub(r"[^\w.=,+-]+", "-", policy)
-        if not parse_policy_ref(policy).is_name and Path(policy).is_file():
-            path = Path(policy).resolve()
-            # a policy that a search found is called as its run
-            of_run = {"policy.json": path.parent.name, "found.json": f"{path.parent.name}-found"}
-            name, label = str(path), of_run.get(path.name, path.stem)
-        folder = out / label if len(policies) > 1 else out
+        is_file = not parse_policy_ref(policy).is_name and Path(policy).is_file()
+        name = str(Path(policy).resolve()) if is_file else policy
+        folder = out / _label(name) if several else out
         if folder in requests:
             raise ValueError(
                 f"--policy {policy}: two policies would be trained in a folder {folder.name}; "
@@ -223,3 +224,28 @@ def _for_each_policy(request: TrainRequest, policies: list[str]) -> list[TrainRe
         spec = replace(request.policy, name=name)
         requests[folder] = replace(request, folder=folder, policy=spec)
     return list(requests.values())
+
+
+def _label(policy: str) -> str:
+    """The folder of one policy among several: its name, or that of its file or its search."""
+    path = Path(policy)
+    if not path.is_absolute():
+        return re.sub(r"[^\w.=,+-]+", "-", policy)
+    # a policy that a search found is called as its run
+    of_run = {"policy.json": path.parent.name, "found.json": f"{path.parent.name}-found"}
+    return of_run.get(path.name, path.stem)
+
+
+def _holds_several(folder: Path) -> bool:
+    """Whether a folder has trainings in it, each in a folder that is named after its policy."""
+    from deepaa.runs import CONFIG, read_config, stored
+    from deepaa.train import runs_in
+
+    def policy_of(run: Path) -> str:
+        config = read_config(run)
+        if config.get("request") is None:  # made in Python
+            return ""
+        return str(stored(config, "request.places.policy", str, run / CONFIG))
+
+    inside = [run for run in runs_in(folder) if run != folder]
+    return bool(inside) and all(run.name == _label(policy_of(run)) for run in inside)

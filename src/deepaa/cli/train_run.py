@@ -7,14 +7,15 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import typer
 
-from deepaa.cli.options import named_again
+from deepaa.cli.options import named_again, print_facts
 from deepaa.data import batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
-from deepaa.files import printable
+from deepaa.files import plural
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
@@ -24,6 +25,7 @@ from deepaa.runs import (
     check_folder,
     duration,
     notify,
+    stored,
 )
 from deepaa.train import (
     ENOUGH,
@@ -38,8 +40,11 @@ from deepaa.train import (
     TrainingRun,
     TrainRequest,
     build_experiment,
+    check_alike,
     ended_policy,
     mean_in_percent,
+    read_results,
+    runs_in,
     summary,
     train_side_by_side,
     weights_name,
@@ -72,6 +77,7 @@ def run_trainings(
     What is wrong with any of them is said before a folder is made.
     """
     experiments = run_on_all(lambda: _experiments(requests, options, device))
+    others = run_on_all(lambda: _others(experiments, options.out))
     if options.dry_run:
         run_on_main(lambda: _preview(experiments, options.seeds))
         return
@@ -104,7 +110,7 @@ def run_trainings(
             notify(f"stopped{saved} {again}")
             raise typer.Exit(stop.exit_code or 143)
         if is_main():
-            _print_results(trainings, options.out)
+            _print_results(trainings, others, options.out)
         _raise_failures(trainings)
 
 
@@ -131,6 +137,17 @@ def _experiments(
         experiment.check()
         experiments[request.folder] = experiment
     return experiments
+
+
+def _others(experiments: Mapping[Path, Experiment], out: Path) -> list[Path]:
+    """Runs of other policies in the folder, after a check that they can be compared."""
+    if out in experiments:
+        return []
+    inside = (folder for folder in runs_in(out) if folder not in (out, *experiments))
+    found = [folder for folder in inside if (folder / RESULTS).exists()]
+    for experiment in experiments.values():
+        check_alike(found, experiment.identity())
+    return found
 
 
 def _preview(experiments: Mapping[Path, Experiment], seeds: SeedRequest) -> None:
@@ -182,7 +199,7 @@ def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -
     left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
     rate = together * record.images / max(record.seconds, 1e-9)
     in_all = f" of {together} networks" if together > 1 else ""
-    return (  # a narrow terminal cuts off the end, which is what is missed least
+    return (  # a narrow terminal leaves out the last parts, which are missed least
         f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
         f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
         f"{rate:,.0f} images/s{in_all}"
@@ -206,10 +223,14 @@ def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
 # Results
 
 
-def _print_results(trainings: Mapping[str, TrainingRun], out: Path) -> None:
-    """Print a table of all seeds of the run, or of all runs, with means and their intervals."""
+def _print_results(trainings: Mapping[str, TrainingRun], others: Sequence[Path], out: Path) -> None:
+    """Print a table of all seeds of the run, or of all runs, with means and their intervals.
+
+    Args:
+        others: Runs of the same folder that were trained before.
+    """
     alone = trainings.get("")
-    least = _print_runs(trainings, out) if alone is None else _print_seeds(alone, out)
+    least = _print_runs(trainings, others, out) if alone is None else _print_seeds(alone, out)
     if 0 < least < ENOUGH:
         typer.echo(
             f"\nSeeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
@@ -241,17 +262,23 @@ def _print_seeds(training: TrainingRun, out: Path) -> int:
     return len(results)
 
 
-def _print_runs(trainings: Mapping[str, TrainingRun], out: Path) -> int:
+def _print_runs(trainings: Mapping[str, TrainingRun], others: Sequence[Path], out: Path) -> int:
     """Print a line for each run; returns the least number of seeds that one of them has."""
-    width = max(len("policy"), *map(len, trainings))
+    rows: dict[str, tuple[list[SeedResult], int]] = {}  # results, and how many seeds failed
+    for folder in others:
+        results, facts = read_results(folder)
+        rows[folder.name] = results, len(stored(facts, "failed", list[Any], folder / RESULTS, []))
+    for name, training in trainings.items():
+        rows[name] = sorted(training.results), len(training.failures)
+    width = max(len("policy"), *map(len, rows))
     typer.echo(f"{'policy':{width}}{'seeds':>7}{'accuracy in %':>18}   each seed")
     counts = []
-    for name, training in trainings.items():
-        values = [result.accuracy for result in sorted(training.results)]
+    for name, (results, failures) in rows.items():
+        values = [result.accuracy for result in results]
         counts.append(len(values))
         mean = mean_in_percent(summary(values)) if values else "-"
         each = " ".join(f"{100 * value:.2f}" for value in values)
-        failed = f" ({len(training.failures)} failed)" if training.failures else ""
+        failed = f" ({failures} failed)" if failures else ""
         typer.echo(f"{name:{width}}{len(values):7}{mean:>18}   {each}{failed}")
     typer.echo(f"\nresults {out / '*' / RESULTS} (+-: 95 % confidence)")
     if any(counts):
@@ -268,8 +295,8 @@ def print_recipes() -> None:
         train = recipe.train
         batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
         typer.echo(
-            f"{recipe.full_name:28}{recipe.model}, {train.epochs} epochs, batch {batch}, lr "
-            f"{train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
+            f"{recipe.full_name:28}{recipe.model}, {plural(train.epochs, 'epoch')}, batch {batch}, "
+            f"lr {train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
             f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known:"
         )
         for line in _published(recipe):
@@ -286,6 +313,11 @@ def _published(recipe: Recipe) -> list[str]:
     return lines
 
 
+def _epochs(count: float) -> str:
+    """`5 epochs`, or `0.5 epochs`."""
+    return plural(int(count), "epoch") if count == int(count) else f"{count:g} epochs"
+
+
 def _ending(experiment: Experiment) -> str:
     """What a weak ending leaves of the policy: crop and flip."""
     config, shape = experiment.config, experiment.images.facts()["shape"]
@@ -297,8 +329,6 @@ def _ending(experiment: Experiment) -> str:
 
 def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
     """Print what would be trained, with which seeds, and how long it would take."""
-    from deepaa.report import plural  # loads rich
-
     images, config, policy = experiment.images.facts(), experiment.config, experiment.policy
     weights = sum(p.numel() for p in experiment.make_model(0).parameters())
     shape = " x ".join(map(str, images["shape"]))
@@ -310,19 +340,19 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         listed = ", ".join(f"{m:g}" for m in config.milestones)
         falls = f"steps at {listed}" if listed else "as it is"
     lines = {
-        "data": f"{images['data']}: {images['train_images']:,} images of {shape}, "
-        f"{images['classes']} classes",
-        "test": f"{images['test_images']:,} images, {images['test']}",
+        "data": f"{images['data']}: {plural(images['train_images'], 'image')} of {shape}, "
+        f"{plural(images['classes'], 'class')}",
+        "test": f"{plural(images['test_images'], 'image')}, {images['test']}",
         "policy": f"{name}: {plural(policy.depth, 'layer')} over "
         f"{plural(len(policy.table), 'transformation')}",
         "ending": f"{_ending(experiment)} in the last {plural(config.end_epochs, 'epoch')}",
-        "network": f"{experiment.model_name}: {weights:,} weights on {experiment.device}",
+        "network": f"{experiment.model_name}: {plural(weights, 'weight')} on {experiment.device}",
         "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
         f"{plural(max(sizes), 'image')} x {config.copies} in each",
-        "rate": f"{config.lr:g} after {config.warmup_epochs:g} epochs, then {falls}; "
+        "rate": f"{config.lr:g} after {_epochs(config.warmup_epochs)}, then {falls}; "
         f"weight decay {config.weight_decay:g}",
         "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",
-        "passes": f"{passes:,} images through the network for each seed",
+        "passes": f"{plural(passes, 'image')} through the network for each seed",
     }
     if not config.end_epochs:
         del lines["ending"]
@@ -330,8 +360,8 @@ def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
         lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
     named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
     lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
-    if (recipe := experiment.recipe) is not None:
-        whole = f"on {recipe.data.name} after {recipe.train.epochs} epochs:"
+    recipe, counts = experiment.recipe, (images["train_images"], images["classes"])
+    if recipe is not None and counts == (recipe.data.images, recipe.data.classes):
+        whole = f"on {recipe.data.name} after {plural(recipe.train.epochs, 'epoch')}:"
         lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
-    for label, text in lines.items():  # the folder of a run says what its policy is called
-        typer.echo(f"{label:8} {printable(text, keep=chr(10))}")
+    print_facts(lines)

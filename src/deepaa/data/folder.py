@@ -14,6 +14,7 @@ from torch import Tensor
 from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.splits import NoTestPartError
+from deepaa.files import plural
 
 PARTS = ("train", "test", "val", "valid", "validation")
 """Folder names that are parts of a data set, not classes, when they hold class folders.
@@ -87,7 +88,7 @@ def _check_classes(
     place = shown(part)
     if not names:
         stray = ignored.get("outside a class folder", 0)
-        found = f"{stray} images but no class folders" if stray else "no class folders"
+        found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
         raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
     if set(names) <= set(PARTS):
         advice = "put the images of each class into a folder of its own inside them"

@@ -29,6 +29,7 @@ from deepaa.data.image_file import (
     shown,
 )
 from deepaa.data.image_stack import ImageStack, told
+from deepaa.files import plural
 
 OnBadImage = Literal["stop", "skip"]
 Show = Callable[[str], None]
@@ -66,13 +67,14 @@ class ScanReport(NamedTuple):
         reasons = ", ".join(f"{n} {reason}" for reason, n in counts)
         names = listed([f"{shown(file.path)} ({file.detail})" for file in self.bad], "; ")
         bad = "is bad" if len(self.bad) == 1 else "are bad"
-        return f"{len(self.bad)} of {self.files} files {bad} ({reasons}): {names}"
+        return f"{len(self.bad)} of {plural(self.files, 'file')} {bad} ({reasons}): {names}"
 
     def lines(self) -> list[str]:
         """What a person should know, one line for each thing; nothing where all is well."""
         found = [self.bad_summary()] if self.bad else []
         if self.damaged_exif:
-            found.append(f"{self.damaged_exif} images were not turned: their EXIF data are damaged")
+            images = plural(self.damaged_exif, "image")
+            found.append(f"the EXIF data of {images} are damaged, and turn nothing")
         passed = [f"{n} {why}" for why, n in sorted(self.ignored.items())]
         return [*found, f"passed over: {', '.join(passed)}"] if passed else found
 

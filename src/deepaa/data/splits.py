@@ -16,6 +16,7 @@ from torch import Tensor
 
 from deepaa import distributed
 from deepaa.data.image_file import Pixels, listed, shown
+from deepaa.files import plural
 from deepaa.ops import hash_int, hash_keys, sample_keys
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def with_classes_of(train: LabelledImages, found: LabelledImages, place: str) ->
         names = train.class_names
     if unknown := [name for name in names if name not in train.class_names]:
         raise ValueError(
-            f"{place}: {len(unknown)} classes that the training images do not have: "
+            f"{place}: {plural(len(unknown), 'class')} that the training images do not have: "
             f"{listed(unknown)}; they have {listed(train.class_names)}"
         )
     numbers = torch.tensor([train.class_names.index(name) for name in names])
@@ -335,7 +336,9 @@ def batch_sizes(count: int, batch: int, copies: int = 1, world_size: int = 1) ->
     whole, rest = divmod(count, batch)
     sizes = [batch] * whole + [rest] * (rest >= batch / 2 or whole == 0)
     if min(sizes) * copies < world_size:
-        raise ValueError(f"{min(sizes)} images in a batch are too few for {world_size} processes")
+        raise ValueError(
+            f"{plural(min(sizes), 'image')} in a batch: too few for {world_size} processes"
+        )
     return sizes
 
 

@@ -9,4 +9,9 @@ from deepaa.files.npz import (
     open_archive as open_archive,
 )
 from deepaa.files.regular import open_regular as open_regular, read_regular as read_regular
-from deepaa.files.text import listed as listed, printable as printable, shown as shown
+from deepaa.files.text import (
+    listed as listed,
+    plural as plural,
+    printable as printable,
+    shown as shown,
+)

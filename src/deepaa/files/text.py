@@ -32,6 +32,13 @@ def shown(path: Path | str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 layer`, `2 layers`, `4,000 classes`."""
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count:,} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
 def listed(names: Sequence[str], separator: str = ", ") -> str:
     """The first ten names as a message may show them, and how many more there are."""
     short = (name if len(name) <= NAME_LENGTH else f"{name[:NAME_LENGTH]}..." for name in names)

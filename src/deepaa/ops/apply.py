@@ -153,7 +153,7 @@ def _check(images: Tensor, draw: Draw, table: Table) -> None:
         raise ValueError(f"images have no pixels: shape {tuple(images.shape)}")
     _check_draw(draw, table)
     if len(draw.choice) != len(images):
-        raise ValueError(f"a draw for {len(draw.choice)} images cannot serve {len(images)}")
+        raise ValueError(f"a draw of {len(draw.choice)} cannot serve {len(images)} images")
     if draw.choice.device != images.device:
         raise ValueError(
             f"images are on {images.device} and their draw on {draw.choice.device}: use draw.to()"

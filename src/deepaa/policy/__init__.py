@@ -35,6 +35,7 @@ from deepaa.policy.load import (
 from deepaa.policy.measures import (
     hidden_share as hidden_share,
     layer_distances as layer_distances,
+    likely_sequences as likely_sequences,
     own_advice as own_advice,
     policy_distance as policy_distance,
     use_distance as use_distance,

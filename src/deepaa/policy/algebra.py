@@ -35,6 +35,11 @@ Ways = Sequence[tuple[Row, float]]
 """The rows that take the place of a row, and their shares, which sum to 1."""
 
 
+def schedule_info(info: dict[str, str], epochs: int) -> dict[str, str]:
+    """The info of a schedule that was stretched to so many epochs."""
+    return {**info, SCHEDULE_EPOCHS: str(epochs)} if SCHEDULE_EPOCHS in info else info
+
+
 def strength(policy: Policy, s: float) -> Policy:
     """See `Policy.strength`."""
     if not 0 <= s <= 1:

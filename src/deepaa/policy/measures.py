@@ -1,19 +1,26 @@
-"""How far policies are from each other, and how much of an image they hide."""
+"""How far policies are apart, how much of an image they hide, and their likely sequences."""
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from deepaa.ops import Table, apply_batch, sample_keys
 from deepaa.policy.policy import Policy
-from deepaa.policy.stages import IDENTITY
+from deepaa.policy.stages import IDENTITY, Layers, Stage
 
 DRAWS, TOGETHER = 2048, 256
 _PLACING = {"shear_x", "shear_y", "translate_x", "translate_y", "rotate"}
 _PLACING |= {"flip", "cutout", "crop", "resized_crop"}
 """Operations that decide where pixels go; the others only change what is there."""
+Operations = tuple[str, ...]
+"""Names of operations that an image meets one after the other, without identity."""
+Shares = dict[Operations, float]
+"""The share of images that meet each sequence of operations."""
+WIDTH = 4096
+"""Partial sequences that are followed; shares below the last of them are lost."""
 
 
 _OWN = ("crop", "resized_crop", "flip", "cutout")
@@ -95,3 +102,52 @@ def hidden_share(policy: Policy, side: int = 32, epoch: int = 0) -> float:
         alike = apply_batch(black, draw, placing) == apply_batch(black + 255, draw, placing)
         hidden += float(alike.double().mean())
     return hidden * TOGETHER / DRAWS
+
+
+def likely_sequences(
+    policy: Policy, top: int = 10, epoch: int = 0
+) -> list[tuple[Operations, float]]:
+    """The most frequent sequences of operations and their shares, the most frequent first.
+
+    Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
+    policy has more than some thousands of them, the shares are lower bounds.
+    """
+    rows = [row.operation.name for row in policy.table.rows]
+    names = [() if name == "identity" else (name,) for name in rows]
+    known: Shares = {(): 1.0}
+    for stage in policy.phase(epoch).stages:
+        for choices in _factors(stage, names):
+            known = _extended(known, choices)
+    return sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))[:top]
+
+
+def _factors(stage: Stage, names: Sequence[Operations]) -> list[Shares]:
+    """Independent parts of a stage: each layer, or all slots of chains at once."""
+    if isinstance(stage, Layers):
+        return [_summed(zip(names, layer, strict=True)) for layer in stage.probabilities.tolist()]
+    ends: list[tuple[Operations, float]] = []
+    parts = (stage.weights, stage.rows, stage.gates)
+    for weight, rows, gates in zip(*(part.tolist() for part in parts), strict=True):
+        chain: Shares = {(): weight}
+        for row, gate in zip(rows, gates, strict=True):
+            chain = _extended(chain, _summed([(names[row], gate), ((), 1 - gate)]))
+        ends += chain.items()
+    return [_summed(ends)]
+
+
+def _summed(items: Iterable[tuple[Operations, float]]) -> Shares:
+    found: Shares = {}
+    for key, p in items:
+        if p > 0:
+            found[key] = found.get(key, 0.0) + p
+    return found
+
+
+def _extended(known: Shares, choices: Shares) -> Shares:
+    """Every sequence followed by every choice; only the likeliest are kept."""
+    found = _summed(
+        (first + second, p * q) for first, p in known.items() for second, q in choices.items()
+    )
+    if len(found) <= WIDTH:
+        return found
+    return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))

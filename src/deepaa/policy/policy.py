@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from deepaa.files import plural
 from deepaa.ops import (
     Draw,
     Drawn,
@@ -134,8 +135,8 @@ class Policy:
     def __repr__(self) -> str:
         """`Policy(6 layers over 139 rows)`."""
         schedule = f", {len(self.phases)} phases" if len(self.phases) > 1 else ""
-        layers = f"{self.depth} layer{'' if self.depth == 1 else 's'}"
-        return f"Policy({layers} over {len(self.table)} rows{schedule})"
+        layers, rows = plural(self.depth, "layer"), plural(len(self.table), "row")
+        return f"Policy({layers} over {rows}{schedule})"
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle and copy without what was computed for devices."""
@@ -240,7 +241,8 @@ class Policy:
     def first_layers(self, count: int) -> Policy:
         """The first `count` layers."""
         if not 0 <= count <= self.most_layers:
-            raise ValueError(f"first_layers({count}) of a policy of {self.most_layers} layers")
+            layers = plural(self.most_layers, "layer")
+            raise ValueError(f"first_layers({count}) of a policy of {layers}")
         schedule = []
         for phase in self.phases:
             stages, left = [], count
@@ -252,18 +254,16 @@ class Policy:
         return Policy(self.table, schedule=schedule, info=self.info)
 
     def stretched(self, epochs: int, over: int) -> Policy:
-        """A schedule made for `over` epochs, run in `epochs`: phases begin at the same share."""
+        """A schedule for `over` epochs, run in `epochs`; of phases on one epoch the last counts."""
         last = self.phases[-1].epoch
         if epochs < 1 or over <= last:
             raise ValueError(
                 f"a schedule whose last phase begins at epoch {last} cannot be stretched from "
                 f"{over} to {epochs} epochs"
             )
-        # of phases that fall on one epoch the last is kept
         schedule = {phase.epoch * epochs // over: phase.stages for phase in self.phases}
-        key = algebra.SCHEDULE_EPOCHS
-        note = {key: str(epochs)} if key in self.info else {}
-        return Policy(self.table, schedule=schedule.items(), info=self.info | note)
+        info = algebra.schedule_info(self.info, epochs)
+        return Policy(self.table, schedule=schedule.items(), info=info)
 
     def strength(self, s: float) -> Policy:
         """The policy at a strength from 0, which changes nothing, to 1, the policy as it is.

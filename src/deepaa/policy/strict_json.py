@@ -45,8 +45,8 @@ class PolicyFileError(ValueError):
 def read_bytes(path: Path) -> bytes:
     """The bytes of a regular file that is not too large; a run's folder means its policy."""
     try:
-        if path.is_dir() and ((inside := path / "policy.json").exists() or inside.is_symlink()):
-            return read_regular(inside, MAX_BYTES)
+        if path.is_dir():
+            return _read_run(path)
         return read_regular(path, MAX_BYTES, links=True)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
@@ -56,6 +56,15 @@ def read_bytes(path: Path) -> bytes:
         raise PolicyFileError(
             f"{error.filename}: {reason}" if ours else f"{path}: cannot be read: {reason}"
         ) from error
+
+
+def _read_run(folder: Path) -> bytes:
+    """The policy of a run; a search writes it when its contest has ended."""
+    inside = folder / "policy.json"
+    if inside.exists() or inside.is_symlink():
+        return read_regular(inside, MAX_BYTES)
+    known = "; what its search found is there: found.json" * (folder / "found.json").is_file()
+    raise PolicyFileError(f"{folder}: a folder without policy.json, expected a policy file{known}")
 
 
 class _Repeated(dict[str, Any]):

@@ -1,9 +1,9 @@
-"""Policies compared: as tables, as a figure, as a picture of samples, and in a terminal."""
+"""Policies compared: as tables, as a figure and as a picture of samples."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
@@ -11,11 +11,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from PIL.Image import Image
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text as RichText
 from torch import Tensor
 
+from deepaa.files import plural
 from deepaa.ops import CIFAR, IMAGENET, Operation
 from deepaa.policy import (
     SIDES,
@@ -25,13 +23,13 @@ from deepaa.policy import (
     default_policy,
     hidden_share,
     layer_distances,
+    load_policy,
     parse_policy_ref,
     use_distance,
 )
 from deepaa.report.drawing import Drawing, Line, Mark, Rect, Text
 from deepaa.report.figures import LABELS, ticks
 from deepaa.report.pictures import empty_sheet, preview_grid
-from deepaa.report.policy_tables import Renderable, percent, plural
 from deepaa.runs import FOUND
 
 STRONGEST = 5
@@ -158,6 +156,16 @@ def load_entries(
             whole = Policy(whole.table, whole.phase(epoch).stages, info=whole.info)
         entries.append(Entry(label, whole, defaults))
     return tuple(entries)
+
+
+def common_space(sources: Sequence[str | Path], operations: Sequence[Operation] = ()) -> SpaceName:
+    """The space that policies are compared in: ImageNet's where a file has its resized crop."""
+    files = [source for source in map(_found, sources) if parse_policy_ref(source).name is None]
+    for source in files:
+        policy = load_policy(source, operations)
+        if any(operation.name == "resized_crop" for operation in policy.table.operations):
+            return "imagenet"
+    return "cifar"
 
 
 def _found(source: str | Path) -> str | Path:
@@ -351,42 +359,3 @@ def comparison_grid(
     for i, grid in enumerate(grids):
         sheet.paste(grid, (i % columns * width, i // columns * height))
     return sheet
-
-
-# Lines of a terminal
-
-
-def comparison_lines(found: Comparison) -> Iterator[Renderable]:
-    """Numbered policies, how often an image meets each operation, and distances."""
-    numbers = {policy.label: f"{i}" for i, policy in enumerate(found.policies, 1)}
-    width = max([13, *(len(bar.operation) for bar in found.policies[0].bars)])
-
-    def line(name: str, cells: Iterable[str], style: str = "") -> RichText:
-        parts = [(f" {cell:>6}", "dim" if cell == "-" else style) for cell in cells]
-        return RichText.assemble(f"  {name:<{width}}", *parts)
-
-    head = line("", numbers.values(), "bold")
-    for policy in found.policies:
-        number = (f"{numbers[policy.label]}  ", "bold")
-        yield RichText.assemble(number, (policy.label, "bold cyan"), f": {policy.size}")
-    yield RichText("\nCumulative probability: how often an image meets an operation", style="bold")
-    yield head
-    for bars in zip(*(policy.bars for policy in found.policies), strict=True):
-        totals = (f"{b.total:.3f}{'*' if b.default else ''}" if b.total else "-" for b in bars)
-        yield line(bars[0].operation, totals)
-    if any(policy.defaults for policy in found.policies):
-        yield RichText("  * 1.00 of it by the default augmentation", style="dim")
-    side = found.policies[0].side
-    title = f"Hidden: cut out, or uncovered by geometry, of {side} x {side} pixels"
-    yield RichText(f"\n{title}", style="bold")
-    yield head
-    yield line("on average", (percent(policy.hidden, 0) for policy in found.policies))
-    yield RichText("\nDistance: 0 alike, 1 no operation in common", style="bold")
-    grid = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "by use", "by layer", ""):
-        grid.add_column(name, no_wrap=bool(name))
-    for pair in found.pairs:
-        who = f"{numbers[pair.first]} and {numbers[pair.second]}"
-        layers = RichText(" ".join(f"{value:.2f}" for value in pair.layers), style="dim")
-        grid.add_row(who, f"{pair.uses:.3f}", f"{pair.distance:.3f}", layers)
-    yield Padding(grid, (0, 0, 0, 2))

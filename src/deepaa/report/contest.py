@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
+from deepaa.files import plural
 from deepaa.report.checked import Part
-from deepaa.report.policy_tables import plural
 from deepaa.runs import CONTEST
 
 FORMAT = 1
@@ -204,6 +204,7 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
     if last is None:
         return (0.0,)
     ahead = -2.0 if last.difference is None else last.difference
+    ahead = 0.0 if candidate.is_reference else ahead
     return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
 
 
@@ -290,8 +291,8 @@ def progress_text(view: ContestView) -> str:
 def judge_text(view: ContestView) -> str:
     """Which images judged, and how many of them chose."""
     images, chooses, folds, groups = view.judge
-    how = f"on {images:,} images that took part in nothing else"
-    how = f"in {folds} folds on all {images:,} images" if folds else how
+    how = f"on {plural(images, 'image')} that took part in nothing else"
+    how = f"in {folds} folds on all {plural(images, 'image')}" if folds else how
     whole = f" {plural(groups, 'group')} of images were kept whole." if groups else ""
     return f"Judged {how}; {chooses:,} of them chose.{whole}"
 

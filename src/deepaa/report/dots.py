@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from rich.text import Text as RichText
 
+from deepaa.files import plural
 from deepaa.report.contest import (
     Candidate,
     ContestView,
@@ -26,7 +27,6 @@ from deepaa.report.contest import (
 )
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Text
 from deepaa.report.figures import accuracy_interval, padded, ticks
-from deepaa.report.policy_tables import plural
 from deepaa.report.run_tables import AccuracyRow
 
 WIDTH, ROW, HEADING = 340.0, 38.0, 20.0

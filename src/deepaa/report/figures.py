@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, groupby
 from typing import Literal, NamedTuple
 
+from deepaa.files import plural
 from deepaa.report.drawing import Dot, Drawing, Line, Mark, Rect, Text
 from deepaa.report.policy_tables import LayerTable, OperationRow
 from deepaa.report.run_tables import AccuracyRow, Record
@@ -59,7 +60,7 @@ def plot_operations(operations: Sequence[OperationRow], unfinished: int | None =
             for layer, (x, p) in enumerate(zip(columns, row.probabilities, strict=False), 1):
                 marks += _cell(x, y, p, family, f"layer {layer}: {row.name}")
             y += ROW
-    description = f"Probability of each operation in each of {depth} layers."
+    description = f"Probability of each operation, layer by layer ({plural(depth, 'layer')})."
     return Drawing("operations", description, columns[-1], y + 4, tuple(marks))
 
 

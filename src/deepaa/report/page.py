@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from PIL.Image import Image
 
-from deepaa.policy import Policy
+from deepaa.files import plural
+from deepaa.policy import Policy, likely_sequences, own_advice
 from deepaa.report import (
     contest as contests,
     figures as draw,
@@ -185,19 +186,29 @@ def make_page(
     raise ValueError(f"{subject.name}: the page would be larger than {MAX_BYTES:,} bytes")
 
 
-def comparison_page(found: Comparison, samples: Image | None = None) -> str:
-    """The page of a comparison: figure, samples and tables."""
+def comparison_page(found: Comparison, samples: Image | None = None, origin: str = "") -> str:
+    """The page of a comparison: figure, samples with where their images are from, and tables."""
     picture = pictures.picture_url(samples) if samples is not None else ""
-    context = {"found": found, "figure": plot_comparison(found), "samples": picture}
+    context = {
+        "found": found,
+        "figure": plot_comparison(found),
+        "samples": picture,
+        "origin": origin,
+    }
     return _render("comparison.html", context, "")
 
 
-def _render(template: str, context: Mapping[str, Any], now: str) -> str:
+def check_pages() -> None:
+    """Raise ValueError unless pages can be written here."""
     try:
-        import jinja2
-        from markupsafe import Markup
+        import jinja2  # noqa: F401
     except ImportError:  # torch brings it, but not for ever
-        raise ValueError("the page needs jinja2: pip install 'deepaa[report]'") from None
+        raise ValueError("pages need jinja2: pip install 'deepaa[report]'") from None
+
+
+def _render(template: str, context: Mapping[str, Any], now: str) -> str:
+    check_pages()
+    import jinja2
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("deepaa.report"),
@@ -206,10 +217,10 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = lambda drawing: Markup(inline_svg(drawing))
+    environment.filters["svg"] = inline_svg
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = policies.percent
-    environment.filters["plural"] = policies.plural
+    environment.filters["plural"] = plural
     environment.filters["points"] = contests.points_text
     environment.filters["interval"] = contests.interval_text
     environment.filters["whole"] = _unbroken
@@ -230,6 +241,8 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
     exemplified = next((part for part in parts if part.shown is not None), parts[0])
     context = tables | {
         "generator": GENERATOR,
+        "own_advice": own_advice,
+        "coins": policies.COINS,
         "tabs": _tabs(subject, parts),
         "headline": contest_headline(subject),
         "exemplified": exemplified,
@@ -250,7 +263,7 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "epoch": options.epoch,
     }
     if exemplified.shown is not None:
-        context["sequences"] = policies.likely_sequences(exemplified.shown, 10, options.epoch)
+        context["sequences"] = likely_sequences(exemplified.shown, 10, options.epoch)
     return context
 
 

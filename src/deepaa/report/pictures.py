@@ -15,6 +15,7 @@ from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
 
 from deepaa.data import EMBEDDED, DataSpec, load_images
+from deepaa.files import plural
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy
 
@@ -234,7 +235,8 @@ def preview_grid(
     sheet = empty_sheet(right + MARGIN, bottom + MARGIN)
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
     small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
-    size = f"{policy.depth} layers over {len(policy.table)} transformations"
+    rows_of_table = plural(len(policy.table), "transformation")
+    size = f"{plural(policy.depth, 'layer')} over {rows_of_table}"
     heading = _shortened(title or size, room)
     pen.text((MARGIN, MARGIN + TITLE_SIZE), heading, INK, large, anchor="ls")
     end = _text_width(heading, TITLE_SIZE) + 14

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -13,8 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from deepaa.files import printable
-from deepaa.policy import Layers, Policy, Stage
+from deepaa.files import plural, printable
+from deepaa.policy import Policy
 
 SHOWN_MAGNITUDES = 3
 SURE, LIKELY, NOTEWORTHY = 0.95, 0.5, 0.02
@@ -31,14 +30,10 @@ FAMILIES: Mapping[str, str] = {
     "erasing": "cutout",
 }
 """The built-in operations; all others are of the family "own"."""
+COINS: Mapping[str, str] = {"flip": "a coin toss: half of these images change"}
+"""Operations that leave half of the images that meet them as they are, and what to say of it."""
 RARE = 0.001
 """An operation below this share of a layer gets no table of its magnitudes there."""
-Operations = tuple[str, ...]
-"""Names of operations that an image meets one after the other, without identity."""
-Shares = dict[Operations, float]
-"""The share of images that meet each sequence of operations."""
-WIDTH = 4096
-"""Partial sequences that are followed; shares below the last of them are lost."""
 
 
 # Layers
@@ -220,55 +215,6 @@ def operation_table(policy: Policy, epoch: int = 0) -> tuple[OperationRow, ...]:
     return tuple(sorted(found, key=lambda row: order.index(row.family)))
 
 
-def likely_sequences(
-    policy: Policy, top: int = 10, epoch: int = 0
-) -> list[tuple[Operations, float]]:
-    """The most frequent sequences of operations and their shares, the most frequent first.
-
-    Sequences that differ only in where identity stands, or in magnitudes, count together. Where a
-    policy has more than some thousands of them, the shares are lower bounds.
-    """
-    rows = [row.operation.name for row in policy.table.rows]
-    names = [() if name == "identity" else (name,) for name in rows]
-    known: Shares = {(): 1.0}
-    for stage in policy.phase(epoch).stages:
-        for choices in _factors(stage, names):
-            known = _extended(known, choices)
-    return sorted(known.items(), key=lambda item: (-round(item[1], 12), item[0]))[:top]
-
-
-def _factors(stage: Stage, names: Sequence[Operations]) -> list[Shares]:
-    """Independent parts of a stage: each layer, or all slots of chains at once."""
-    if isinstance(stage, Layers):
-        return [_summed(zip(names, layer, strict=True)) for layer in stage.probabilities.tolist()]
-    ends: list[tuple[Operations, float]] = []
-    parts = (stage.weights, stage.rows, stage.gates)
-    for weight, rows, gates in zip(*(part.tolist() for part in parts), strict=True):
-        chain: Shares = {(): weight}
-        for row, gate in zip(rows, gates, strict=True):
-            chain = _extended(chain, _summed([(names[row], gate), ((), 1 - gate)]))
-        ends += chain.items()
-    return [_summed(ends)]
-
-
-def _summed(items: Iterable[tuple[Operations, float]]) -> Shares:
-    found: Shares = {}
-    for key, p in items:
-        if p > 0:
-            found[key] = found.get(key, 0.0) + p
-    return found
-
-
-def _extended(known: Shares, choices: Shares) -> Shares:
-    """Every sequence followed by every choice; only the likeliest are kept."""
-    found = _summed(
-        (first + second, p * q) for first, p in known.items() for second, q in choices.items()
-    )
-    if len(found) <= WIDTH:
-        return found
-    return dict(heapq.nlargest(WIDTH, found.items(), key=lambda item: item[1]))
-
-
 # Words
 
 
@@ -279,16 +225,11 @@ def percent(fraction: float, digits: int = 1) -> str:
     return f"{100 * fraction:.{digits}f} %"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 layer`, `2 layers`."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
 def magnitudes_text(share: OperationShare) -> str:
-    """An operation's magnitudes: the commonest and their shares, or an even range."""
+    """An operation's magnitudes: the commonest and their shares, or an even range; or its coin."""
     found = share.magnitudes
     if len(found) < 2:
-        return "".join(f"{item.magnitude:.4g}" for item in found)
+        return COINS.get(share.name, "".join(f"{item.magnitude:.4g}" for item in found))
     shares = [item.share for item in found]  # falling
     values = [item.magnitude for item in found]
     span = f"{min(values):.4g} to {max(values):.4g}, {len(values)}"
@@ -329,16 +270,24 @@ def _sentence(layer: LayerTable) -> str:
     p = top.probability
     action = "leaves the image as it is" if top.name == "identity" else top.name
     if len(shares) == 1:
-        return action if top.name == "identity" else f"always {action}"
+        coin = ", a coin toss that changes half of the images" if top.name in COINS else ""
+        return action if top.name == "identity" else f"always {action}{coin}"
     if len(shares) > 2 and p - shares[-1].probability < 1e-6:
         return f"any of {len(shares)} operations, all equally often ({_rounded(p)})"
-    others = [f"{share.name} ({_rounded(share.probability)})" for share in rest[:2]]
+    others = [_with_share(share, share.name) for share in rest[:2]]
     if p >= LIKELY:
         often = "almost always" if p >= SURE else "mostly"
-        return f"{often} {action} ({_rounded(p)})" + (f", else {' or '.join(others)}" * bool(rest))
-    shown = [f"{top.name} ({_rounded(p)})", *others]
+        return f"{often} {_with_share(top, action)}" + (
+            f", else {' or '.join(others)}" * bool(rest)
+        )
+    shown = [_with_share(top, top.name), *others]
     listed = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
     return f"a mix; most often {listed}"
+
+
+def _with_share(share: OperationShare, action: str) -> str:
+    """`rotate (12 %)`, `flip (12 %, a coin toss)`."""
+    return f"{action} ({_rounded(share.probability)}{', a coin toss' * (share.name in COINS)})"
 
 
 def _rounded(fraction: float) -> str:
@@ -348,10 +297,13 @@ def _rounded(fraction: float) -> str:
 # Lines of a terminal
 
 
-def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Renderable]:
+def policy_lines(
+    table: PolicyTable, encoding: str = "utf-8", about: str = ""
+) -> Iterator[Renderable]:
     """All that is known of a policy: its layers, and how often an image meets each operation.
 
     Args:
+        about: What the policy is, where its run says that.
         encoding: The terminal's; bars are made of blocks where it has them.
     """
     ascii_only = not encoding.lower().startswith("utf")
@@ -361,8 +313,11 @@ def policy_lines(table: PolicyTable, encoding: str = "utf-8") -> Iterator[Render
     if len(table.epochs) > 1:
         size += f"; epoch {table.epoch} of phases that start at {', '.join(map(str, table.epochs))}"
     yield Text.assemble((PurePath(table.name).name, "bold cyan"), size)
+    if about:
+        yield Padding(Text(printable(about), style="bold"), (0, 0, 0, 2))
     for key, value in sorted(table.info.items()):
-        yield Text(printable(f"  {key}: {value}"[:2000], keep="\n"), style="dim")
+        text = printable(f"{key}: {value}"[:2000], keep="\n")
+        yield Padding(Text(text, style="dim"), (0, 0, 0, 2))
     for name, layer in alike_layers(table.layers):
         yield from _layer_lines(name, layer, ascii_only)
     if not table.layers:
@@ -381,7 +336,7 @@ def _layer_lines(name: str, layer: LayerTable, ascii_only: bool) -> Iterator[Ren
     yield Text.assemble((title, "bold"), f"   {numbers}, identity {percent(layer.identity)}")
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(min_width=14, no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True)
+    grid.add_column(min_width=len("100.0 %"), justify="right", no_wrap=True)  # in every layer
     grid.add_column(min_width=BAR, no_wrap=True)
     grid.add_column(style="dim")
     for share in layer.operations:

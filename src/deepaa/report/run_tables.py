@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from deepaa.files import plural
 from deepaa.policy import PolicyRef, parse_policy_ref
 from deepaa.report.contest import progress_text
-from deepaa.report.policy_tables import LayerTable, plural
+from deepaa.report.policy_tables import LayerTable
 from deepaa.report.subject import CONTEST_KIND, Subject
 from deepaa.train import SeedResult, summary
 
@@ -110,8 +111,8 @@ def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
         layers = "one layer that was" if layer == 1 else f"{layer} layers that were"
         return f"The search stopped after the {layers} asked for."
     return (
-        f"The search stopped at its limit of {layer} layers (max_layers), and the last one "
-        f"still helped: {reason}."
+        f"The search stopped at its limit of {plural(layer, 'layer')} (max_layers), and the last "
+        f"one still helped: {reason}."
     )
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load
 
 from deepaa.files import read_regular
 from deepaa.ops import Operation, import_operations
-from deepaa.policy import Layers, Policy, load_policy
+from deepaa.policy import Layers, Policy, load_policy, parse_policy_ref
 from deepaa.report.contest import ContestView, contest_table
 from deepaa.report.records import check_config, checked_provenance, checked_records
 from deepaa.runs import (
@@ -189,3 +189,39 @@ def stamp(folder: Path) -> tuple[object, ...]:
         except OSError:
             found.append(None)
     return tuple(found)
+
+
+def config_beside(policy: str) -> Mapping[str, Any]:
+    """The settings of the run that a policy is a folder or file of; empty for other policies."""
+    path = parse_policy_ref(policy).path
+    with suppress(ValueError, OSError):  # no folder of a run, or a damaged one
+        folder = None if path is None else path if path.is_dir() else path.parent
+        if folder is not None and (folder / CONFIG).exists():
+            config = read_config(folder)
+            check_config(config, folder / CONFIG)
+            return config
+    return {}
+
+
+def policy_notes(folder: Path, policy: Policy, own: Sequence[Operation] = ()) -> tuple[str, str]:
+    """What the policy of a run folder is, and where the one is that its search found.
+
+    Either is empty where the folder does not say it.
+    """
+    config, contest, found = {}, None, None
+    with suppress(ValueError, OSError):  # a folder that somebody made by hand
+        config = read_config(folder)
+    with suppress(ValueError, OSError):
+        contest = contest_table(read_json(folder / CONTEST))
+    with suppress(ValueError, OSError):
+        found = load_policy(folder / FOUND, own)
+    about, other = "", f"what the search itself found: deepaa show {folder / FOUND}"
+    if contest is not None and contest.winner is not None:
+        about = f"the winner of the contest: {contest.winner.title}"
+    elif config.get("kind") == "train":
+        about = "the policy of a training"
+    elif config.get("kind") == "search":
+        about = "what the search found; no contest has judged it"
+    if found is not None and found.equals(policy):
+        other = "" if contest is None else "the search itself found this policy"
+    return about, other if (folder / FOUND).is_file() else ""

@@ -6,17 +6,19 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
+import textwrap
 import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from deepaa import distributed
 from deepaa.files import open_regular, printable, read_regular
@@ -286,8 +288,7 @@ class ProgressLine:
         if not text:
             self.clear()
         elif self._is_terminal:
-            width = shutil.get_terminal_size().columns - 1
-            _show(f"{CLEAR_LINE}{text[:width]}")
+            _show(f"{CLEAR_LINE}{fitted(text, columns_of(sys.stderr) - 1)}")
         elif self._is_notebook:  # which knows the carriage return but not how to clear a line
             _show(f"\r{text:{self._width}}")
             self._width = len(text)
@@ -304,8 +305,11 @@ class ProgressLine:
         self.clear()
 
     def message(self, text: str) -> None:
-        """Print a line that stays above the one that is rewritten."""
+        """Print a line that stays above the one that is rewritten; a terminal breaks no word."""
         self.clear()
+        if self._is_terminal:
+            width = columns_of(sys.stderr)
+            text = "\n".join(in_columns(line, width, "  ") for line in text.split("\n"))
         notify(text)
 
     def clear(self) -> None:
@@ -315,6 +319,44 @@ class ProgressLine:
         elif self._width:
             _show(f"\r{'':{self._width}}\r")
             self._width = 0
+
+
+def columns_of(stream: TextIO) -> int:
+    """The width of the terminal that a stream leads to, unless COLUMNS says another."""
+    with suppress(OSError, ValueError):  # no terminal
+        if not os.environ.get("COLUMNS"):
+            return os.get_terminal_size(stream.fileno()).columns or 80
+    return shutil.get_terminal_size().columns
+
+
+def fitted(text: str, width: int) -> str:
+    """As much of a line as `width` columns hold, without half a word or half a number.
+
+    Its parts are parted by two spaces or by commas; those at the end are left out first.
+    """
+    if len(text) <= width:
+        return text
+    ends = [found.start() for found in re.finditer(r"  +|, ", text[: width + 2])]
+    return text[: ends[-1]] if ends else f"{text[: max(0, width - 3)]}..."
+
+
+def in_columns(text: str, width: int, indent: str = "") -> str:
+    """The text with line breaks between words where `width` columns end; long words stay whole.
+
+    Args:
+        indent: Before every line but the first.
+    """
+    if len(text) <= width:
+        return text
+    held = text.replace(" %", "\xa0%")  # a number and its unit stay together
+    lines = textwrap.wrap(
+        held,
+        max(width, 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\xa0%", " %")
 
 
 def notify(text: str) -> None:

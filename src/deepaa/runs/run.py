@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -23,7 +23,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from deepaa.files import printable
+from deepaa.files import plural, printable
 from deepaa.runs import checkpoint
 from deepaa.runs.checkpoint import (
     DRAFT,
@@ -213,10 +213,8 @@ def _check_foreign_files(folder: Path, *, make: bool = False) -> None:
     names = [entry.name for entry in entries]
     foreign = [name for name in names if name != LOCK and not DRAFT.fullmatch(name)]
     if foreign and CONFIG not in foreign:
-        raise RunError(
-            f"{folder}: not empty and no run ({len(foreign)} files, {min(foreign)!r} for one); "
-            "choose a new folder"
-        )
+        files = f"{plural(len(foreign), 'file')}, {min(foreign)!r} for one"
+        raise RunError(f"{folder}: not empty and no run ({files}); choose a new folder")
 
 
 def _has_work(folder: Path, settings: dict[str, Any], *, always: bool = False) -> bool:
@@ -235,22 +233,26 @@ def _has_work(folder: Path, settings: dict[str, Any], *, always: bool = False) -
     worked = any(folder.glob("manifest*")) or (history.exists() and history.stat().st_size > 0)
     if not worked and not always:
         return False
-    lines = list(_differences(known, settings))
+    lines = list(differences(known, settings))
     if not all(line.startswith("source.") for line in lines):
-        shown = lines[:20]
-        if len(lines) > len(shown):
-            shown.append(f"and {len(lines) - len(shown)} more")
-        listed = ";".join(f"\n  {line}" for line in shown)  # the command line makes one line of it
-        raise RunError(f"{folder}: holds a run with other settings:{listed}")
+        raise RunError(f"{folder}: holds a run with other settings:{in_lines(lines)}")
     return worked
 
 
-def _differences(known: object, now: object, name: str = "") -> Iterator[str]:
+def in_lines(texts: Sequence[str]) -> str:
+    """Up to 20 texts on a line each; the command line makes one line of them."""
+    shown = list(texts[:20])
+    if len(texts) > len(shown):
+        shown.append(f"and {len(texts) - len(shown)} more")
+    return ";".join(f"\n  {text}" for text in shown)
+
+
+def differences(known: object, now: object, name: str = "") -> Iterator[str]:
     """One line for each setting that differs."""
     if isinstance(known, dict) and isinstance(now, dict):
         for key in [*known, *(key for key in now if key not in known)]:
             place = f"{name}.{printable(key[:60])}" if name else printable(key[:60])
-            yield from _differences(known.get(key, _ABSENT), now.get(key, _ABSENT), place)
+            yield from differences(known.get(key, _ABSENT), now.get(key, _ABSENT), place)
         return
     # as JSON has them: 0 is not false
     pair = (known, now)
@@ -274,7 +276,7 @@ def versions(*more: str) -> dict[str, str | None]:
 def devices() -> tuple[str, ...]:
     """The CPU and each CUDA device, in words."""
     cores, threads = os.cpu_count() or 1, torch.get_num_threads()
-    found = [f"cpu: {cores} cores, torch uses {threads} thread{'s' if threads > 1 else ''}"]
+    found = [f"cpu: {plural(cores, 'core')}, torch uses {plural(threads, 'thread')}"]
     for i in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(i)
         memory = about.total_memory / 2**30

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.data import weaknesses
+from deepaa.files import plural
 from deepaa.models import frozen_copy
 from deepaa.runs import duration
 from deepaa.search.contest import Contest, LengthPlan
@@ -79,18 +80,19 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     frozen, images, _ = _sample(search)
     counts = {name: len(part) for name, part in search.splits._asdict().items()}
     shape = " x ".join(map(str, data.images.shape[1:]))
-    groups = "" if data.groups is None else f", {len(torch.unique(data.groups)):,} groups"
+    groups = "" if data.groups is None else f", {plural(len(torch.unique(data.groups)), 'group')}"
     weights = sum(p.numel() for p in search.model.parameters())
     memory = memory_needed(search.config, frozen, images, len(space))
     training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
     passes = f"{search_passes(search):,} in the search at most, {training:,} in "
     lines = {
-        "data": f"{data.name}: {len(data.labels):,} images of {shape}, "
-        f"{len(data.class_names)} classes{groups}",
+        "data": f"{data.name}: {plural(len(data.labels), 'image')} of {shape}, "
+        f"{plural(len(data.class_names), 'class')}{groups}",
         "splits": ", ".join(f"{name} {n:,}" for name, n in counts.items() if n or name != "judge")
         + _held_out(search),
-        "space": f"{len(space)} transformations of {len(space.operations)} operations",
-        "network": f"{weights:,} weights on {device}",
+        "space": f"{plural(len(space), 'transformation')} of "
+        f"{plural(len(space.operations), 'operation')}",
+        "network": f"{plural(weights, 'weight')} on {device}",
         "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
         "MB for the network",
         "passes": f"{passes}pre-training",
@@ -115,10 +117,9 @@ def _held_out(search: PolicySearch) -> str:
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
     left = "" if plan.shortness is None else f"; {plan.shortness}"
-    return (
-        f"{len(plan.names)} candidates, {plan.first} epochs each, more for those that stay: at "
-        f"most {plan.most_passes():,} passes{left}"
-    )
+    candidates, epochs = plural(len(plan.names), "candidate"), plural(plan.first, "epoch")
+    most = f"at most {plan.most_passes():,} passes"
+    return f"{candidates}, {epochs} each, more for those that stay: {most}{left}"
 
 
 def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:
@@ -143,8 +144,9 @@ def contest_forecast(contest: Contest) -> dict[str, str]:
     if len(images.parts) > 1:
         judges = f"all judge once, in {len(images.parts)} folds"
     shape = " x ".join(map(str, images.data.images.shape[1:]))
+    count = plural(len(images.data.labels), "image")
     lines = {
-        "data": f"{images.data.name}: {len(images.data.labels):,} images of {shape}, {judges}",
+        "data": f"{images.data.name}: {count} of {shape}, {judges}",
         "network": f"{network.name} on {network.device}",
         "contest": plan_text(plan),
         "time": f"at most about {duration(seconds)} on this machine",

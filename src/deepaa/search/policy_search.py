@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, read_splits, search_splits
+from deepaa.files import plural
 from deepaa.models import copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, default_policy, load_policy
@@ -144,9 +145,8 @@ class PolicySearch:
             what, settings = self.method.name, _differences(self.method.config)
             more = {**self.search.info, "passes": f"{self.search.passes.cost:,}"}
         else:
-            layers = f"{found.depth} layer{'' if found.depth == 1 else 's'}"
-            what, settings, more = "deepaa", _differences(self.config), {}
-            what = f"deepaa on {self.data.name}, {layers}"
+            what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
+            settings, more = _differences(self.config), {}
         info = {
             "description": f"found by {what}",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",

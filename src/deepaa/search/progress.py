@@ -69,8 +69,8 @@ class SearchProgress:
         held = record.heldout_accuracy
         measured = "" if held is None else f", held-out {held:.3f}"
         text = (
-            f"pre-training {record.epoch + 1}/{epochs}  loss {record.loss:.3f}  "
-            f"accuracy {record.accuracy:.3f}{measured}  left {duration(seconds)}"
+            f"pre-training {record.epoch + 1}/{epochs}  left {duration(seconds)}  "
+            f"loss {record.loss:.3f}  accuracy {record.accuracy:.3f}{measured}"
         )
         self.line.update(text, always=left == 0)
         warning = little_learnt(record, len(self.search.data.class_names))
@@ -103,8 +103,8 @@ class SearchProgress:
         depth = config.layers or f"at most {config.max_layers}"
         top = ", ".join(f"{name} {share:.2f}" for name, share in record.top)
         return (
-            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  "
-            f"similarity {record.similarity:.3f}  {left}{top}"
+            f"layer {record.layer} of {depth}  step {record.step}/{config.steps}  {left}"
+            f"similarity {record.similarity:.3f}  {top}"
         )
 
 

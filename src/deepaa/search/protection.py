@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from deepaa.files import plural
 from deepaa.ops import Draw, Operation, Row, Space, Table, apply_batch, draw_words, sample_keys
 from deepaa.policy import Layers, Policy
 from deepaa.runs import RunError, record_of
@@ -68,7 +69,7 @@ class Changed(NamedTuple):
         at = "" if self.magnitude is None else f" from {self.magnitude:.4g} on"
         return (
             f"{self.operation}{at}: '{self.from_class}' becomes '{self.to_class}' "
-            f"({self.share:.0%} of {self.images} images, {self.before:.0%} without it)"
+            f"({self.share:.0%} of {plural(self.images, 'image')}, {self.before:.0%} without it)"
         )
 
 

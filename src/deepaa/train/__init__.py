@@ -44,7 +44,11 @@ from deepaa.train.results import (
     read_results as read_results,
     summary as summary,
 )
-from deepaa.train.stored import runs_in as runs_in, stored_request as stored_request
+from deepaa.train.stored import (
+    check_alike as check_alike,
+    runs_in as runs_in,
+    stored_request as stored_request,
+)
 from deepaa.train.stream_policy import crop_for as crop_for
 from deepaa.train.training_run import (
     SeedEpoch as SeedEpoch,

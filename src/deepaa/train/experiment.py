@@ -14,6 +14,7 @@ from torch import nn
 
 from deepaa import distributed
 from deepaa.data import DataSpec, StreamedImages, absolute_root
+from deepaa.files import plural
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import check_own_operations, import_operations
 from deepaa.policy import Policy, SpaceName, compared_policy, dumps, load_policy
@@ -322,8 +323,8 @@ def load_requested_policy(request: TrainRequest, epochs: int, space: SpaceName) 
     if spec.first_layers is not None:
         depth = compared_policy(spec.name, defaults=False, **how).most_layers
         if spec.first_layers > depth:
-            layers = "1 layer" if depth == 1 else f"{depth} layers"
-            raise ValueError(f"--first-layers {spec.first_layers}: {spec.name} has {layers}")
+            has = f"{spec.name} has {plural(depth, 'layer')}"
+            raise ValueError(f"--first-layers {spec.first_layers}: {has}")
     return compared_policy(spec.name, defaults=spec.defaults, first_layers=spec.first_layers, **how)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from deepaa.data import DataSpec
 from deepaa.files import listed
@@ -14,7 +15,9 @@ from deepaa.runs import (
     RunError,
     check_named,
     check_named_model,
+    differences,
     from_plain,
+    in_lines,
     read_config,
     read_json,
     stored,
@@ -77,3 +80,29 @@ def runs_in(folder: Path) -> list[Path]:
     if links := [path.name for path in inner if path.is_symlink()]:
         raise RunError(f"{folder}: {listed(links)} is a link to a run elsewhere; resume that one")
     return [path for path in inner if read_config(path).get("kind") == KIND] or [folder]
+
+
+def check_alike(folders: Iterable[Path], identity: Mapping[str, Any]) -> None:
+    """Refuse to train a policy beside those in `folders` if more than the policy differs.
+
+    Args:
+        identity: Of the experiment, as `Experiment.identity` gives it.
+
+    Raises:
+        RunError: Images, network or settings are others than in one of the folders.
+    """
+    for folder in folders:
+        lines = list(differences(_but_policy(read_config(folder)), _but_policy(identity)))
+        if lines:
+            raise RunError(
+                f"{folder.parent}: the policies there were trained with other settings, for one "
+                f"{folder.name}; give the same, or another --out:{in_lines(lines)}"
+            )
+
+
+def _but_policy(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """What trainings must have in common if their policies are compared in one table."""
+    images = identity.get("images")  # the crop of streamed images is a part of the policy
+    if isinstance(images, Mapping):
+        images = {name: value for name, value in images.items() if name != "crop"}
+    return {"images": images, "model": identity.get("model"), "train": identity.get("train")}

@@ -344,7 +344,8 @@ class AugmentedDataset(Dataset[Any]):
 
         Args:
             dataset: Anything with `__getitem__` and `__len__` whose items the transform takes.
-            then: Called with each augmented sample: a v2 pipeline that makes tensors of PIL images.
+            then: Called with each augmented sample, label and all: a v2 pipeline that makes tensors
+                of PIL images, which a DataLoader cannot put into a batch.
         """
         if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
             raise TypeError(

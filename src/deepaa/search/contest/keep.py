@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from deepaa.files import plural
 from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, checks_state, duration
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
@@ -110,11 +111,11 @@ class ContestProgress:
         if isinstance(record, ContestEntry):
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
             self.line.message(
-                f"contest: {100 * record.accuracy:5.1f} % after {record.length} "
-                f"epoch{'' if record.length == 1 else 's'}, {title}{proof}"
+                f"contest: {100 * record.accuracy:5.1f} % after {plural(record.length, 'epoch')}, "
+                f"{title}{proof}"
             )
             return
-        text = f"contest  left {self._left()}  {title}: epoch {record.epoch + 1}/{record.length}"
+        text = f"contest  left {self._left()}  epoch {record.epoch + 1}/{record.length}  {title}"
         self.line.update(text)
 
     def _left(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from deepaa.files import plural
 from deepaa.policy import Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import NONE, Candidate
@@ -97,7 +98,7 @@ def say(
     elif chosen.extrapolated:
         text = (
             f"On your data {winner} is {points} than {rival} {interval}, and gains with every "
-            f"epoch: take it for {target} epochs."
+            f"epoch: take it for {plural(target, 'epoch')}."
         )
     elif chosen.winner == chosen.reference:
         text = (
@@ -114,7 +115,8 @@ def _short(length: int, target: int) -> str:
     """A word of caution where trainings were much shorter than the one that is meant."""
     if 2 * length >= target:
         return ""
-    return f" Trainings of {target} epochs may differ: stronger augmentation needs longer ones."
+    trainings = f"Trainings of {plural(target, 'epoch')}"
+    return f" {trainings} may differ: stronger augmentation needs longer ones."
 
 
 # contest.json

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepaa.files import plural
+
 
 class Entry(NamedTuple):
     """One trained network, or the networks of all folds, on the J judge images."""
@@ -48,7 +50,7 @@ class ContestTable:
         if self.clusters is not None and self.clusters.shape != shape:
             raise ValueError(f"clusters {tuple(self.clusters.shape)}, expected {tuple(shape)}")
         for entry in self.entries:
-            name = f"{entry.candidate}, {entry.length} epochs, seed {entry.seed}"
+            name = f"{entry.candidate}, {plural(entry.length, 'epoch')}, seed {entry.seed}"
             for values in (entry.losses, entry.correct):
                 if values.shape != shape:
                     raise ValueError(
