@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from deepaa.policy import dumps, load_policy
-from deepaa.policy.foreign import NAMES
+from deepaa.policy.foreign import PBA_NAMES
 
 IDENTITY = {"name": "identity", "low": None, "high": None, "neutral": None, "options": {}}
 
@@ -97,7 +97,7 @@ def _archive_of_many_names(count: int) -> bytes:
 
 
 def _log(lines: int, epoch: Callable[[int], int]) -> bytes:
-    flat = [n for j in range(2 * len(NAMES)) for n in (5, 1 + j % 9)]
+    flat = [n for j in range(2 * len(PBA_NAMES)) for n in (5, 1 + j % 9)]
     listed = [f"['{i + 1}', '{i}', 0, {epoch(i)}, {flat}, {flat}]" for i in range(lines)]
     return "\n".join(listed).encode()
 

@@ -13,7 +13,7 @@ from fuzzing import damaged, flipped, spoiled
 from hostile import document
 
 from deepaa.ops import BUILTIN
-from deepaa.policy.foreign import NAMES
+from deepaa.policy.foreign import PBA_NAMES
 
 RANGES = {
     name: (max(spec.limits[0], -1000.0), min(spec.limits[1], 1000.0))
@@ -157,7 +157,7 @@ def _sub_policies(random_: random.Random) -> Any:
 
 def _log(random_: random.Random) -> Mutant:
     def numbers() -> list[int]:
-        return [random_.choice((0, 0, 0, 1, 10)) for _ in range(4 * len(NAMES))]
+        return [random_.choice((0, 0, 0, 1, 10)) for _ in range(4 * len(PBA_NAMES))]
 
     lines: list[list[Any]] = []
     old, epoch = numbers(), 0

@@ -182,13 +182,18 @@ def problem_of_deepaa(words: list[str]) -> str | None:
 
 def check_settings(command: str, values: dict[str, object]) -> None:
     """What the command itself would look at first."""
+    from deepaa.search.methods import base_preset, opened_method
     from deepaa.search.settings import SettingsRequest
     from deepaa.train.config import find_recipe
 
     if command == "search" and values["resume"] is None:
-        names = ("ops", "exclude", "model", "epochs")
-        given = {name: values[name] for name in names}
-        SettingsRequest(values["preset"], changes=values["settings"], **given).resolve()
+        given = {name: values[name] for name in ("ops", "exclude", "model")}
+        for method in str(values["methods"] or values["method"] or "deepaa").split(","):
+            found, changes = opened_method(
+                method, values["preset"], values["settings"], values["epochs"]
+            )
+            preset = values["preset"] if found is None else base_preset(values["preset"])
+            SettingsRequest(preset, changes=changes, **given).resolve()
     if command == "train" and values["recipe"] is not None:
         recipes = ("cifar10", "cifar100", "imagenet")
         data = str(values["data"]).rstrip("/")

@@ -417,7 +417,9 @@ TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and fl
 def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
     assert say(pick, proof, TITLES, length=60, target=100) == text
     short = say(pick, proof, TITLES, length=1, target=1)
-    assert short == text.replace("after 60 epochs", "after 1 epoch").replace("for 100", "for 1")
+    assert short == text.replace("after 60 epochs", "after 1 epoch").replace(
+        "for 100 epochs", "for 1 epoch"
+    )
     own = say(pick, proof, TITLES, length=1, target=1, is_own=True)
     assert own == short.replace("after 1 epoch", "in your loop")
     longer = say(pick, proof, TITLES, length=60, target=200)

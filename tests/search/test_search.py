@@ -413,7 +413,7 @@ OPEN = dataclasses.replace(SMALL, layers=None, max_layers=3, heldout=20)
 def under_layers(search: Search, decision: int, *layers: Tensor) -> Tensor:
     """The cosines of a decision's pairs under some layers."""
     found = torch.stack(layers) if layers else torch.zeros(0, 139, dtype=torch.float64)
-    return search._heldout_cosines(Policy(CIFAR.table, Layers(found)), decision)
+    return search._heldout_cosines(Policy(CIFAR.table, Layers(found)), decision, "these")
 
 
 def test_a_layer_is_measured_on_pairs_of_its_own() -> None:
@@ -431,7 +431,7 @@ def test_a_layer_is_measured_on_pairs_of_its_own() -> None:
         )
         none, deepta = (
             under_layers(search, decision),
-            search._heldout_cosines(Policy.trivial(CIFAR, 2), decision),
+            search._heldout_cosines(Policy.trivial(CIFAR, 2), decision, "DeepTA"),
         )
         gain, error = mean_and_error(with_layer - before)
         assert len(before) == OPEN.heldout
@@ -503,8 +503,8 @@ def test_images_without_a_finite_gradient_are_left_out_and_counted(
 ) -> None:
     search, real, calls = at_its_end(OPEN, crop=1.0), Search._heldout_cosines, []
 
-    def sometimes(self: Search, policy: Policy, decision: int) -> Tensor:
-        cosines = real(self, policy, decision)
+    def sometimes(self: Search, policy: Policy, decision: int, what: str) -> Tensor:
+        cosines = real(self, policy, decision, what)
         cosines[len(calls)] = math.nan  # another one under each policy
         calls.append(policy)
         return cosines

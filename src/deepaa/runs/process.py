@@ -305,11 +305,8 @@ class ProgressLine:
         self.clear()
 
     def message(self, text: str) -> None:
-        """Print a line that stays above the one that is rewritten; a terminal breaks no word."""
+        """Print a line that stays above the one that is rewritten."""
         self.clear()
-        if self._is_terminal:
-            width = columns_of(sys.stderr)
-            text = "\n".join(in_columns(line, width, "  ") for line in text.split("\n"))
         notify(text)
 
     def clear(self) -> None:
@@ -360,8 +357,12 @@ def in_columns(text: str, width: int, indent: str = "") -> str:
 
 
 def notify(text: str) -> None:
-    """Print one line on stderr, from the main process alone."""
-    _show(f"{printable(text, keep=chr(10))}\n")
+    """Print one line on stderr, from the main process alone; a terminal gets no broken words."""
+    text = printable(text, keep="\n")
+    if sys.stderr.isatty():
+        width = columns_of(sys.stderr)
+        text = "\n".join(in_columns(line, width, "  ") for line in text.split("\n"))
+    _show(f"{text}\n")
 
 
 def _show(text: str) -> None:
