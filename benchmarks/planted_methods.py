@@ -1,11 +1,11 @@
 """Search methods against random policies, where the right augmentation is known.
 
-Usage: python benchmarks/planted_methods.py --out results.json [--seeds 5] [--budget 600000]
+Usage: python benchmarks/planted_methods.py --out results.json [--seeds 5]
 
 The class of an image is the side on which a blob lies and its colour; how high it lies tells
 nothing. So moving images up and down helps a network that has few of them, and moving them
-sideways, or changing their colours, spoils them. Every method gets the same budget, and so does
-the random search for policies of its kind. Networks trained with what each found tell the rest.
+sideways, or changing their colours, spoils them. Beside every method random policies of its kind
+are trained with, as many as cost what it cost. Networks trained with what each found tell the rest.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from deepaa import CIFAR, Policy
+from deepaa.policy import fitted_schedule
 from deepaa.search.methods import Part, World, open_method, seed_for
 from deepaa.search.methods.trainings import Job, Trainings
 from deepaa.train import TrainConfig
 
 SIDE, EPOCHS, NETWORKS = 16, 40, 3
 TRAIN, VALIDATION, TEST = 96, 400, 2000
+VERTICAL = Policy.trivial(CIFAR.only("identity", "translate_y"), 1)
+Row = dict[str, Any]
 SETTINGS: dict[str, dict[str, Any]] = {
-    "randaugment": {"epochs": EPOCHS},
-    "fast-aa": {"epochs": EPOCHS},
-    "pba": {"epochs": EPOCHS},
-    "dada": {},
+    "randaugment": {"epochs": EPOCHS, "repeats": 2},
+    "fast-aa": {"epochs": EPOCHS, "trials": 200},
+    "pba": {"epochs": EPOCHS, "population": 16},
+    "dada": {"epochs": 5 * EPOCHS},
 }
-"""The methods, and what of their settings belongs to this landscape."""
+"""The methods, with lengths that cost about as much as each other on so few images."""
 
 
 def images(count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -42,14 +46,14 @@ def images(count: int, seed: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 4
     y, x = torch.meshgrid(torch.arange(SIDE), torch.arange(SIDE), indexing="ij")
-    across = torch.where(labels % 2 == 0, 5.0, 10.0) + 0.7 * torch.randn(count, generator=generator)
+    across = torch.where(labels % 2 == 0, 6.0, 9.5) + 0.4 * torch.randn(count, generator=generator)
     down = 2.5 + 11 * torch.rand(count, generator=generator)
     distance = (x - across.view(-1, 1, 1)) ** 2 + (y - down.view(-1, 1, 1)) ** 2
     colour = torch.where(
         (labels < 2)[:, None], torch.tensor([[1.0, 0.5, 0.4]]), torch.tensor([[0.4, 0.5, 1.0]])
     )
     blob = torch.exp(-distance / 5)[:, None] * colour[:, :, None, None]
-    noise = 55 * torch.randn(count, 3, SIDE, SIDE, generator=generator)
+    noise = 45 * torch.randn(count, 3, SIDE, SIDE, generator=generator)
     return (90 + 90 * blob + noise).clamp(0, 255).to(torch.uint8), labels
 
 
@@ -105,26 +109,42 @@ def accuracy(world: World, policy: Policy) -> float:
     return sum(found) / len(found)
 
 
-def searched(world: World, name: str, budget: int, changes: dict[str, Any]) -> dict[str, Any]:
-    """What a method finds for a budget, and how networks do with it."""
+def searched(world: World, name: str, changes: dict[str, Any], budget: int | None) -> Row:
+    """What a method finds, and how networks do with it; `budget` bounds its passes."""
     method, _ = open_method(name)
     config = replace(method.config, **changes)
-    config = method.searcher.scaled(config, world, budget)
+    if budget is not None:
+        try:
+            config = method.searcher.scaled(config, world, budget)
+        except ValueError:  # not enough for a choice
+            config = replace(config, trials=1)
     began, search = time.perf_counter(), method.searcher(world, config)
     for _ in search:
         pass
     policy = search.policy
-    last = policy.phases[-1].epoch
-    used = policy.expected_uses(last)
+    used = policy.expected_uses(policy.phases[-1].epoch)
     return {
         "method": name,
         "kind": changes.get("kind", method.searcher.result),
         "seed": world.seed,
         "passes": search.passes.cost,
-        "seconds": time.perf_counter() - began,
-        "accuracy": accuracy(world, policy),
+        "seconds": round(time.perf_counter() - began, 1),
+        "accuracy": accuracy(world, fitted_schedule(policy, EPOCHS)),
         "uses": {operation: round(count, 4) for operation, count in used.items() if count},
     }
+
+
+def of_seed(seed: int, methods: list[str]) -> Iterator[Row]:
+    """Two policies that need no search; then every method, and random policies of its kind."""
+    world = landscape(seed)
+    known = {"none": Policy.identity(), "vertical": VERTICAL}
+    for name, policy in known.items():
+        yield {"method": name, "seed": seed, "accuracy": accuracy(world, policy)}
+    for name in methods:
+        found = searched(world, name, SETTINGS[name], None)
+        yield found
+        control = {"kind": found["kind"], "epochs": EPOCHS, "schedule_epochs": EPOCHS}
+        yield searched(world, "random", control, found["passes"]) | {"control_of": name}
 
 
 def main() -> None:
@@ -132,26 +152,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--budget", type=int, default=600_000)
+    parser.add_argument("--first", type=int, default=10, help="the first seed; 0 and 1 calibrated")
     parser.add_argument("--methods", default=",".join(SETTINGS))
     given = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for seed in range(given.seeds):
-        world = landscape(seed)
-        for name, policy in (
-            ("none", Policy.identity()),
-            ("vertical", Policy.trivial(CIFAR.only("identity", "translate_y"), 1)),
-        ):
-            rows.append({"method": name, "seed": seed, "accuracy": accuracy(world, policy)})
-        kinds = {open_method(name)[0].searcher.result for name in given.methods.split(",")}
-        for kind in sorted(kinds):
-            rows.append(searched(world, "random", given.budget, {"kind": kind, "epochs": EPOCHS}))
-        for name in given.methods.split(","):
-            rows.append(searched(world, name, given.budget, SETTINGS[name]))
+    rows: list[Row] = []
+    for seed in range(given.first, given.first + given.seeds):
+        for row in of_seed(seed, given.methods.split(",")):
+            rows.append(row)
+            of = f" beside {row['control_of']}" if "control_of" in row else ""
+            print(f"seed {seed}  {row['method'] + of:28} {100 * row['accuracy']:.1f} %", flush=True)
         given.out.write_text(json.dumps(rows, indent=1) + "\n")
-        for row in rows[-2 - len(kinds) - len(given.methods.split(",")) :]:
-            label = row["method"] + (f" ({row['kind']})" if row["method"] == "random" else "")
-            print(f"seed {seed}  {label:20} {100 * row['accuracy']:.1f} %", flush=True)
 
 
 if __name__ == "__main__":
