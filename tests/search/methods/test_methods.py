@@ -14,10 +14,15 @@ from blobs import blobs
 
 from deepaa import CIFAR, Policy, SearchConfig, find_policy
 from deepaa.cli.several import method_names, passes_of
-from deepaa.runs import RunError, read_history
+from deepaa.runs import RunError, read_history, to_record
 from deepaa.search import METHODS, MethodRow, SearchRequest, method_lines, open_method
 from deepaa.search.contest.table import ContestTable, Entry
-from deepaa.search.methods.registry import base_preset, find_searcher, opened_method
+from deepaa.search.methods.registry import (
+    base_preset,
+    find_searcher,
+    opened_method,
+    stored_method,
+)
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.settings import ProxyConfig, SettingsRequest
@@ -158,6 +163,38 @@ def test_a_damaged_method_in_a_folder_is_one_line(tmp_path: Path, entry: Any) ->
     with pytest.raises(RunError) as error:
         SearchRequest.from_run(tmp_path / "run")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("random", "trials"),
+        ("random", "chains"),
+        ("random", "layers"),
+        ("random", "schedule_epochs"),
+        ("random", "repeats"),
+        ("randaugment", "parallel"),
+        ("randaugment", "epochs"),
+        ("fast-aa", "trials"),
+        ("fast-aa", "folds"),
+        ("fast-aa", "rounds"),
+        ("fast-aa", "candidates"),
+        ("pba", "population"),
+        ("pba", "epochs"),
+        ("dada", "epochs"),
+    ],
+)
+def test_numbers_that_would_fill_the_memory_are_refused(name: str, setting: str) -> None:
+    config = {**to_record(open_method(name)[0].config), setting: 10**9}
+    with pytest.raises(ValueError, match=f"{setting} should be"):
+        stored_method({"name": name, "config": config})
+
+
+def test_trials_and_what_is_kept_are_limited_together() -> None:
+    with pytest.raises(ValueError, match="all_trials should be at most 1,000,000"):
+        open_method("fast-aa", changes=["rounds=1000", "trials=1000"])
+    with pytest.raises(ValueError, match="all_kept should be at most 5,000"):
+        open_method("fast-aa", changes=["trials=2000", "keep=1001"])
 
 
 class Looks(find_searcher("random")):  # type: ignore[misc]

@@ -105,6 +105,25 @@ def test_a_budget_is_kept_and_used() -> None:
     assert costs[0] <= 10**5 < costs[1]
     with pytest.raises(ValueError, match="random takes"):
         RandomSearch.scaled(RANDOM, place, 100)
+    assert RandomSearch.scaled(RANDOM, place, 10**12).trials == 10_000  # all are drawn at once
+
+
+def test_trainings_that_are_shorter_than_the_shortest_fit_a_budget_as_they_are() -> None:
+    place, cost = world(), RandAugment.forecast(GRID, world()).passes.cost
+    assert GRID.epochs < RandAugment.least_epochs
+    assert RandAugment.scaled(GRID, place, cost) == GRID
+    with pytest.raises(ValueError, match=f"takes {cost:,} passes at least"):
+        RandAugment.scaled(GRID, place, cost - 1)
+
+
+def test_a_grid_has_each_point_once_and_something_to_choose() -> None:
+    with pytest.raises(ValueError, match="numbers should hold each value once"):
+        RandAugmentConfig(numbers=(1, 1))
+    invert = world(space=CIFAR.only("identity", "invert"))  # which is none of its operations
+    with pytest.raises(ValueError, match="no operation is left that randaugment could choose"):
+        RandAugment(invert, GRID)
+    rotate = RandAugment(world(space=CIFAR.only("identity", "rotate")), GRID)
+    assert {row.operation.name for row in rotate.policy.table.rows} == {"identity", "rotate"}
 
 
 def test_the_weakest_of_those_that_are_as_good_is_taken() -> None:

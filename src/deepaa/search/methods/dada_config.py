@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from deepaa.search.methods.searcher import MOST_EPOCHS
+
 
 @dataclass(frozen=True)
 class DadaConfig:
@@ -49,7 +51,7 @@ class DadaConfig:
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
         limits: dict[str, tuple[float, float]] = {
-            "epochs": (1, math.inf),
+            "epochs": (1, MOST_EPOCHS),
             "warmup": (0, self.epochs - 1),
             "chains": (0, math.inf),
             "level_start": (0, 1),

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from deepaa.search.methods.recognition import DRAWS, OBJECTIVES
+from deepaa.search.methods.searcher import MOST_EPOCHS, check_counts
 
 SAMPLERS = ("tpe", "random")
 LEAST_EPOCHS, LEAST_TRIALS, LEAST_STARTUP = 4, 20, 5
@@ -44,9 +45,18 @@ class FastAutoAugmentConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
-        for name in ("folds", "rounds", "trials", "keep", "epochs", "startup", "candidates"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
+        check_counts(
+            self,
+            folds=(1, 100),
+            rounds=(1, 1_000),
+            trials=(1, 100_000),
+            keep=(1, 100_000),
+            epochs=(1, MOST_EPOCHS),
+            startup=(1, 100_000),
+            candidates=(1, 10_000),
+            all_trials=(1, 1_000_000),
+            all_kept=(1, 5_000),  # a policy file holds their sub-policies, with either sign
+        )
         if self.keep > self.trials:
             raise ValueError(f"keep should be at most the {self.trials} trials, got {self.keep}")
         if self.batch < DRAWS:
@@ -59,6 +69,11 @@ class FastAutoAugmentConfig:
     def all_trials(self) -> int:
         """Trials of all rounds and folds."""
         return self.rounds * self.folds * self.trials
+
+    @property
+    def all_kept(self) -> int:
+        """Trials of all rounds and folds whose sub-policies are kept."""
+        return self.rounds * self.folds * self.keep
 
     def smaller(self) -> Iterator[FastAutoAugmentConfig]:
         """Ever cheaper searches, this one first and the cheapest one last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from deepaa.search.methods.pba_numbers import (
     drifted_schedule as drifted_schedule,
 )
 from deepaa.search.methods.searcher import (
+    MOST_EPOCHS,
     Forecast,
     Needs,
     Part,
@@ -28,6 +30,7 @@ from deepaa.search.methods.searcher import (
     Searcher,
     TrialRecord,
     World,
+    check_counts,
     seed_for,
 )
 from deepaa.search.methods.trainings import Job, Trainings
@@ -49,9 +52,13 @@ class PopulationConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
-        for name, least in (("population", 2), ("interval", 1), ("epochs", 1), ("validation", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} should be at least {least}, got {getattr(self, name)}")
+        check_counts(
+            self,
+            population=(2, 1_000),
+            interval=(1, MOST_EPOCHS),
+            epochs=(1, MOST_EPOCHS),
+            validation=(0, sys.maxsize),
+        )
 
     @property
     def rounds(self) -> Sequence[int]:

@@ -103,7 +103,8 @@ class Choices:
         If they are too many for a policy file, those that were in force shortest are left out.
         """
         kept = dict(sorted(phases.items()))
-        while sum(len(self.mixture(numbers)) for numbers in kept.values()) > MOST_CHAINS:
+        sizes = {epoch: len(self.mixture(numbers)) for epoch, numbers in kept.items()}
+        while sum(sizes[epoch] for epoch in kept) > MOST_CHAINS:
             lengths = {start: end - start for start, end in pairwise([*kept, epochs]) if start}
             del kept[min(lengths, key=lambda start: (lengths[start], start))]
         mixtures = {epoch: self.mixture(numbers) for epoch, numbers in kept.items()}

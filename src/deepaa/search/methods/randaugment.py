@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import ClassVar
 
-from deepaa.policy import Policy, rand_augment
+from deepaa.policy import IDENTITY, Policy, rand_augment
 from deepaa.search.methods.searcher import World
 from deepaa.search.methods.trained_choice import TrainedChoice, TrainedChoiceConfig
 from deepaa.train import space_of
@@ -36,6 +36,10 @@ class RandAugmentConfig(TrainedChoiceConfig):
             raise ValueError(f"numbers should be in 1..10, got {self.numbers}")
         if not self.magnitudes or not all(0 <= m <= TOP for m in self.magnitudes):
             raise ValueError(f"magnitudes should be in 0..{TOP}, got {self.magnitudes}")
+        for name in ("numbers", "magnitudes"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"{name} should hold each value once, got {values}")
 
     @property
     def grid(self) -> list[tuple[int, int]]:
@@ -73,12 +77,15 @@ class RandAugment(TrainedChoice):
         """RandAugment at every point, without operations that the space leaves out."""
         names = {operation.name for operation in world.space.operations}
         space = space_of(world.pretrain.images.shape[1:])
-        return [
+        found = [
             rand_augment(n, m, space).without(
                 lambda row: row.operation.name not in names or world.excludes(row)
             )
             for n, m in config.grid
         ]
+        if not any(set(policy.table.rows) - {IDENTITY} for policy in found):
+            raise ValueError(f"no operation is left that {cls.method} could choose from")
+        return found
 
     def pick(self, scores: Sequence[float], error: float) -> int:
         """The weakest within one standard error of the best, by n times m; or the best."""

@@ -12,10 +12,12 @@ import torch
 from deepaa.ops import hash_int
 from deepaa.policy import Layers, Policy
 from deepaa.search.methods.level_space import LevelSpace
-from deepaa.search.methods.searcher import World, seed_for
+from deepaa.search.methods.searcher import World, check_counts, seed_for
 from deepaa.search.methods.trained_choice import TrainedChoice, TrainedChoiceConfig
 
 RESULTS = ("chains", "layers", "schedule")
+MOST_TRIALS = 10_000
+"""All of them are drawn at the start."""
 SLOTS = 2
 """Operations of a sub-policy."""
 
@@ -39,9 +41,13 @@ class RandomConfig(TrainedChoiceConfig):
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
         super().__post_init__()
-        for name in ("trials", "chains", "layers", "schedule_epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
+        check_counts(
+            self,
+            trials=(1, MOST_TRIALS),
+            chains=(1, 1_000),
+            layers=(1, 100),
+            schedule_epochs=(1, 10_000),
+        )
         if self.kind not in RESULTS:
             raise ValueError(f"kind should be one of {', '.join(RESULTS)}, got {self.kind!r}")
 
@@ -49,16 +55,6 @@ class RandomConfig(TrainedChoiceConfig):
 def uniforms(seed: int, count: int) -> list[float]:
     """Numbers in [0, 1) that belong to a seed."""
     return [(hash_int(seed, i) >> 11) * 2.0**-53 for i in range(count)]
-
-
-def random_policy(world: World, config: RandomConfig, seed: int) -> Policy:
-    """A policy of the kind that the settings ask for."""
-    if config.kind == "layers":
-        return random_layers(world, config.layers, seed)
-    if config.kind == "schedule":
-        return random_schedule(world, config.schedule_epochs, seed)
-    space = LevelSpace.of(world.space, world.excludes)
-    return random_sub_policies(space, config.chains, seed)
 
 
 def random_sub_policies(space: LevelSpace, count: int, seed: int) -> Policy:
@@ -109,7 +105,12 @@ class RandomSearch(TrainedChoice):
     def candidates(cls, config: RandomConfig, world: World) -> list[Policy]:
         """The drawn policies."""
         seeds = (seed_for(world.seed, cls.method, "policy", k) for k in range(config.trials))
-        return [random_policy(world, config, seed) for seed in seeds]
+        if config.kind == "layers":
+            return [random_layers(world, config.layers, seed) for seed in seeds]
+        if config.kind == "schedule":
+            return [random_schedule(world, config.schedule_epochs, seed) for seed in seeds]
+        space = LevelSpace.of(world.space, world.excludes)  # one table for all
+        return [random_sub_policies(space, config.chains, seed) for seed in seeds]
 
     @classmethod
     def scaled(cls, config: RandomConfig, world: World, budget: int) -> Any:
@@ -119,7 +120,7 @@ class RandomSearch(TrainedChoice):
         if trials < 2:
             least = math.ceil(2 * each)
             raise ValueError(f"random takes {least:,} passes at least, the budget is {budget:,}")
-        return replace(config, trials=trials)
+        return replace(config, trials=min(trials, MOST_TRIALS))
 
     def pick(self, scores: Sequence[float], error: float) -> int:
         """The best."""

@@ -14,6 +14,8 @@ from deepaa.ops import Row, Space, hash_int
 from deepaa.policy import Policy
 from deepaa.train import TrainConfig
 
+MOST_EPOCHS = 100_000
+"""Of a training, and of a schedule."""
 TRAINING_COST = 3
 """A pass forward and back, or one with a slope, costs as much as so many passes forward."""
 
@@ -134,6 +136,20 @@ def seed_for(seed: int, *place: int | str) -> int:
             number = int.from_bytes(hashlib.sha256(each.encode()).digest()[:8], "big")
         seed = hash_int(seed, int(number))
     return seed
+
+
+def check_counts(config: Any, **limits: tuple[int, int]) -> None:
+    """Refuse settings outside of their limits, the least and the most, by name.
+
+    Settings are also read from run folders, which anybody may have written: what would fill the
+    memory before the first unit of work is refused here.
+    """
+    for name, (least, most) in limits.items():
+        value = getattr(config, name)
+        if value < least:
+            raise ValueError(f"{name} should be at least {least}, got {value}")
+        if value > most:
+            raise ValueError(f"{name} should be at most {most:,}, got {value:,}")
 
 
 class Searcher(ABC):

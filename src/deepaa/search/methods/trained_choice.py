@@ -15,12 +15,14 @@ from torch import Tensor
 from deepaa.policy import Policy, fitted_schedule
 from deepaa.runs import part_of
 from deepaa.search.methods.searcher import (
+    MOST_EPOCHS,
     Forecast,
     Needs,
     Passes,
     Searcher,
     TrialRecord,
     World,
+    check_counts,
     seed_for,
 )
 from deepaa.search.methods.trainings import Job, Trainings
@@ -39,9 +41,7 @@ class TrainedChoiceConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
-        for name in ("epochs", "repeats", "parallel"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} should be at least 1, got {getattr(self, name)}")
+        check_counts(self, epochs=(1, MOST_EPOCHS), repeats=(1, 1_000), parallel=(1, 1_000))
 
 
 class TrainedChoice(Searcher):
@@ -103,12 +103,13 @@ class TrainedChoice(Searcher):
     @classmethod
     def scaled(cls, config: Any, world: World, budget: int) -> Any:
         """As many epochs as the budget pays for."""
-        for epochs in range(config.epochs, cls.least_epochs - 1, -1):
+        cost = 0
+        for epochs in range(config.epochs, min(config.epochs, cls.least_epochs) - 1, -1):
             smaller = replace(config, epochs=epochs)
-            if cls.forecast(smaller, world).passes.cost <= budget:
+            cost = cls.forecast(smaller, world).passes.cost
+            if cost <= budget:
                 return smaller
-        least = cls.forecast(replace(config, epochs=cls.least_epochs), world).passes.cost
-        raise ValueError(f"{cls.method} takes {least:,} passes at least, the budget is {budget:,}")
+        raise ValueError(f"{cls.method} takes {cost:,} passes at least, the budget is {budget:,}")
 
     # Running
 
