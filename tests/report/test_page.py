@@ -417,6 +417,28 @@ def test_a_damaged_contest_is_named_and_the_rest_is_shown(
     assert "operations" in page.figures
 
 
+def test_a_run_of_another_method(command: Command, tmp_path: Path, data: Path) -> None:
+    options = "--method random --preset demo --epochs 1 --set trials=3 --set parallel=1 "
+    options += "--contest off --no-protect --device cpu --set train.batch=32"
+    folder = tmp_path / "random"
+    search = ["search", *options.split(), "--data", str(data), "--out", str(folder)]
+    assert cli.run(search) == 0
+    command(folder)
+    text = read(folder / "report.html").text
+    scores = [record["score"] for record in read_history(folder)]
+    assert "chose this policy by the method random" in text
+    assert "The search with the method random has ended." in text
+    best = max(range(3), key=lambda unit: scores[unit])
+    assert f"± se What {best + 1} {scores[best]:.4f}" in text
+    assert f"all {read_history(folder)[-1]['passes']:,}" in text
+    for untrue in ("gradients of a network", "history is", "No layer is", "No step is"):
+        assert untrue not in text
+    content = json.loads((folder / "config.json").read_text())
+    content["settings"]["method"] = ["no", "method"]
+    (folder / "config.json").write_text(json.dumps(content))
+    assert command(folder, "--force")[0] == 0
+
+
 def test_a_contest_alone(command: Command, tmp_path: Path) -> None:
     """What `deepaa contest` leaves: nothing was searched."""
     document = contest(HELPS[:4])

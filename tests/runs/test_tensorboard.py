@@ -9,6 +9,7 @@ import pytest
 
 from deepaa.runs.tensorboard import TensorBoardLog, scalars
 from deepaa.search import LayerRecord, StepRecord
+from deepaa.search.methods import TrialRecord
 from deepaa.train.loop import EpochRecord
 from deepaa.train.results import SeedFailure, SeedResult
 from deepaa.train.training_run import SeedEpoch
@@ -16,6 +17,7 @@ from deepaa.train.training_run import SeedEpoch
 EPOCH = EpochRecord(0, 2.5, 0.25, 0.1, 2.0, 100)
 STEP = StepRecord(2, 7, 0.5, 0.75, 3.0, [("flip", 0.1)], 900, 0, 0.1)
 LAYER = LayerRecord(2, True, "asked for", 0.01, 0.001, 0.02, 0.03, 0.04, 0.05, 950, 1.0)
+TRIAL = TrialRecord("trial", 2, 9, 0.5, 0.75, 0.1, "what was tried", 900, 1.0)
 SEED = SeedResult(3, 0.9, 0.4, 10, 60.0, 1e4, 1, "cpu", "2.15.0")
 
 
@@ -35,6 +37,12 @@ def test_numbers_of_each_record() -> None:
     ]
     assert ("by depth/deepta_std", 0.05, 2) in scalars(LAYER)
     assert scalars(SEED) == [("test/accuracy", 0.9, 3), ("test/loss", 0.4, 3)]
+    assert scalars(TRIAL) == [
+        ("search/score", 0.5, 2),
+        ("search/best", 0.75, 2),
+        ("search/passes", 900.0, 2),
+    ]
+    assert scalars(TRIAL._replace(score=None, best=None)) == [("search/passes", 900.0, 2)]
     assert scalars(SeedFailure(3, 1, "loss is nan")) == []
 
 

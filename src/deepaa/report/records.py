@@ -12,11 +12,17 @@ from typing import Any, get_type_hints
 
 from deepaa.runs import RunError, checked_value, short, stored
 from deepaa.search import LayerRecord, StepRecord
+from deepaa.search.methods import TrialRecord
 from deepaa.train import EpochRecord
 
-KINDS: Mapping[str, Any] = {"epoch": EpochRecord, "step": StepRecord, "layer": LayerRecord}
+KINDS: Mapping[str, Any] = {
+    "epoch": EpochRecord,
+    "step": StepRecord,
+    "layer": LayerRecord,
+    "trial": TrialRecord,
+}
 """The records that pages and figures read, by their kind."""
-MOST = {"layer": 1_000, "step": 1_000_000, "epoch": 1_000_000}
+MOST = {"layer": 1_000, "step": 1_000_000, "epoch": 1_000_000, "index": 10_000_000}
 """How far a page counts."""
 _START: Mapping[str, Any] = {
     "started": str,

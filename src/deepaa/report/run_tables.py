@@ -18,6 +18,8 @@ Record = Mapping[str, Any]
 """A line of a run's history."""
 HOW = ("epochs", "channels_last", "compile", "tune", "graph")
 """Settings of a training that say how it is computed, or that stand elsewhere."""
+BEST_TRIALS = 20
+"""Trials of a search that a page lists."""
 DEFAULTS = {True: ", defaults on", False: ", defaults off", None: ""}
 """What was said of the default augmentation; None leaves it to the policy."""
 
@@ -49,6 +51,25 @@ def depth_table(records: Iterable[Record]) -> list[Record]:
     return [rows[layer] for layer in sorted(rows)]
 
 
+def method_name(subject: Subject) -> str | None:
+    """The search method of a run; None for gradient matching, or where it is not told."""
+    entry = subject.config.get("method")
+    name = entry.get("name") if isinstance(entry, Mapping) else None
+    return name if isinstance(name, str) else None
+
+
+def trial_table(records: Iterable[Record]) -> list[Record]:
+    """The units of another method; one that was repeated counts as it was last."""
+    units = {record["index"]: record for record in records if record.get("kind") == "trial"}
+    return [units[index] for index in sorted(units)]
+
+
+def best_trials(records: Iterable[Record]) -> list[Record]:
+    """Those of them with the highest scores, the best first."""
+    scored = [record for record in trial_table(records) if record["score"] is not None]
+    return sorted(scored, key=lambda record: -record["score"])[:BEST_TRIALS]
+
+
 def dropped_layer(records: Sequence[Record]) -> LayerTable | None:
     """The layer that ended the search, without its operations, if it was dropped."""
     last = next((r for r in reversed(records) if r.get("kind") == "layer"), None)
@@ -62,7 +83,10 @@ def stop_text(subject: Subject) -> str:
     """Where the run is, and why the search ended if it did."""
     layers, search = depth_table(subject.records), subject.config.get("search", {})
     contest = subject.contest
+    method, trials = method_name(subject), trial_table(subject.records)
     ended = _end_text(search, layers[-1] if layers else None)
+    if method is not None:
+        ended = f"The search with the method {method} has ended."
     if is_bare_contest(subject):
         ended = "Nothing was searched: the contest is among policies that were there before."
     if subject.status == "finished":
@@ -75,6 +99,8 @@ def stop_text(subject: Subject) -> str:
     if steps:
         last = steps[-1]
         place = f"layer {last['layer']}, step {last['step']} of at most {search.get('steps')}"
+    elif method is not None:
+        place = f"{method}, " + ("nothing done" if not trials else _trial_place(trials[-1]))
     if subject.status == "running":
         return f"The search is running: {place}."
     again = f"Go on {go_on_text(subject)}"
@@ -83,10 +109,14 @@ def stop_text(subject: Subject) -> str:
     return f"The search was stopped at {place}. {again}"
 
 
+def _trial_place(last: Record) -> str:
+    return f"{last['index']:,} of {last['of']:,} units done"
+
+
 def is_bare_contest(subject: Subject) -> bool:
     """Whether a run compares policies without a search before that."""
     found = subject.contest and any(each.kind == "found" for each in subject.contest.candidates)
-    has_layers = any(record.get("kind") == "layer" for record in subject.records)
+    has_layers = any(record.get("kind") in ("layer", "trial") for record in subject.records)
     return subject.config.get("kind") == CONTEST_KIND or (
         subject.contest is not None and not found and not has_layers
     )
@@ -119,7 +149,8 @@ def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
 def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
     """Parts of the search, and all at the end: name, steps or epochs, passes, seconds.
 
-    A pass is one image through the network. Empty without records.
+    A pass is one image through the network; those of another method are passes forward, or what
+    costs as much. Empty without records.
     """
     epochs = [r for r in records if r.get("kind") == "epoch"]
     rows, before = [], 0
@@ -132,6 +163,9 @@ def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
         steps = sum(r["kind"] == "step" for r in part)
         passes, before = part[-1]["passes"] - before, part[-1]["passes"]
         rows.append((f"layer {layer}", steps, passes, math.fsum(r["seconds"] for r in part)))
+    if trials := trial_table(records):
+        seconds = math.fsum(record["seconds"] for record in trials)
+        rows.append(("search", len(trials), trials[-1]["passes"], seconds))
     if rows:
         passes = sum(row[2] for row in rows)
         rows.append(("all", 0, passes, math.fsum(row[3] for row in rows)))

@@ -20,6 +20,7 @@ _KINDS = (  # fields that tell the kind of a record; where it is shown; what is 
         ("gain", "improvement_mean", "improvement_std", "deepta_mean", "deepta_std"),
         "layer",
     ),
+    ({"unit", "index", "of", "score"}, "search", ("score", "best", "passes"), "index"),
     ({"seed", "images_per_second", "parallel"}, "test", ("accuracy", "loss"), "seed"),
     ({"epoch", "loss", "lr"}, "{place}", ("loss", "accuracy", "lr", "images per second"), "step"),
 )
@@ -64,5 +65,6 @@ def scalars(record: Any) -> list[tuple[str, float, int]]:
     for known, place, names, step in _KINDS:
         if known <= fields.keys():
             where = place.format(**fields)
-            return [(f"{where}/{name}", float(fields[name]), fields[step]) for name in names]
+            told = [name for name in names if fields[name] is not None]
+            return [(f"{where}/{n}", float(fields[n]), fields[step]) for n in told]
     return []
