@@ -106,10 +106,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Printable(logging.Formatter):
-    """Messages whose quotes of files cannot move the terminal."""
+    """Messages whose quotes of files cannot move the terminal, without broken words there."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return "\n".join(map(_printable, super().format(record).split("\n")))
+        from deepaa.runs import in_terminal
+
+        lines = super().format(record).split("\n")
+        return "\n".join(in_terminal(_printable(line)) for line in lines)
 
 
 def _printable(text: str) -> str:

@@ -79,6 +79,7 @@ def warn_of_equal_images(
     measured: str = "test images",
     others: str = "training images",
     advice: str = "remove them from one of the two",
+    classes: bool = True,
 ) -> None:
     """Say how many images have the same pixels as others of another part, or of another class.
 
@@ -89,6 +90,7 @@ def warn_of_equal_images(
         measured: What those are called.
         others: What images of other parts are called.
         advice: What to do about them.
+        classes: Whether equal images of two classes are told too, once for each data set.
     """
     if not distributed.is_main():
         return
@@ -103,9 +105,9 @@ def warn_of_equal_images(
         pair = " and ".join(shown(files[i]) for i in found.example)
         same = f"have the same pixels as {others}, as {pair}"
         _log.warning("%s: %s %s; such a measurement is too good: %s", name, of_all, same, advice)
-    if found := equals_across(numbers, labels):
-        classes = (sets[0].class_names[int(labels[i])] for i in found.example)
-        both = (f"{shown(files[i])} ({c})" for i, c in zip(found.example, classes, strict=True))
+    if classes and (found := equals_across(numbers, labels)):
+        names = (sets[0].class_names[int(labels[i])] for i in found.example)
+        both = (f"{shown(files[i])} ({c})" for i, c in zip(found.example, names, strict=True))
         what = "have the same pixels as one of another class, so that labels are wrong"
         _log.warning("%s: %s images %s: %s", name, f"{found.images:,}", what, " and ".join(both))
 

@@ -75,8 +75,8 @@ class ScanReport(NamedTuple):
         if self.damaged_exif:
             images = plural(self.damaged_exif, "image")
             found.append(f"the EXIF data of {images} are damaged, and turn nothing")
-        passed = [f"{n} {why}" for why, n in sorted(self.ignored.items())]
-        return [*found, f"passed over: {', '.join(passed)}"] if passed else found
+        passed = [f"{n:,} {why}" for why, n in sorted(self.ignored.items())]
+        return [*found, f"entries passed over: {', '.join(passed)}"] if passed else found
 
     def to_json(self) -> dict[str, Any]:
         """The report without its place; `json` also brings back names that are no text."""

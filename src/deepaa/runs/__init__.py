@@ -26,6 +26,7 @@ from deepaa.runs.process import (
     duration as duration,
     fitted as fitted,
     in_columns as in_columns,
+    in_terminal as in_terminal,
     is_in_use as is_in_use,
     is_interactive as is_interactive,
     notify as notify,

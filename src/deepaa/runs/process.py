@@ -358,11 +358,13 @@ def in_columns(text: str, width: int, indent: str = "") -> str:
 
 def notify(text: str) -> None:
     """Print one line on stderr, from the main process alone; a terminal gets no broken words."""
-    text = printable(text, keep="\n")
-    if sys.stderr.isatty():
-        width = columns_of(sys.stderr)
-        text = "\n".join(in_columns(line, width, "  ") for line in text.split("\n"))
-    _show(f"{text}\n")
+    lines = printable(text, keep="\n").split("\n")
+    _show("".join(f"{in_terminal(line)}\n" for line in lines))
+
+
+def in_terminal(line: str) -> str:
+    """A line for stderr, with breaks between words where that is a terminal."""
+    return in_columns(line, columns_of(sys.stderr), "  ") if sys.stderr.isatty() else line
 
 
 def _show(text: str) -> None:

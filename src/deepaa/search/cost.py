@@ -97,6 +97,8 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
         "MB for the network",
         "passes": f"{passes}pre-training",
     }
+    if not proved.is_searched:
+        lines = {"data": lines["data"], "network": lines["network"], "search": proved.too_few}
     if proved.config is not None:
         lines["contest"] = plan_text(proved.plan())
     if weak := proved.weaknesses:
@@ -127,9 +129,14 @@ def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:
     if cost.total < LONG or proved.search.device.type != "cpu":
         return None
     if cost.contest > cost.total / 2:
-        passes = int(proved.plan().most_passes() * LONG / 2 / cost.contest)
+        passes = rounded(proved.plan().most_passes() * LONG / 2 / cost.contest)
         return f"--contest-passes {passes} makes the contest shorter; --size 32 all of it"
     return "--preset demo --size 32 takes minutes on a CPU"
+
+
+def rounded(number: float) -> int:
+    """Two digits and zeros, as a person would write it."""
+    return int(float(f"{number:.1e}"))
 
 
 def contest_forecast(contest: Contest) -> dict[str, str]:
@@ -154,7 +161,7 @@ def contest_forecast(contest: Contest) -> dict[str, str]:
     if weak := weaknesses(images.data.labels, images.data.class_names):
         lines["warning"] = "; ".join(weak)
     if seconds > LONG and network.device.type == "cpu":
-        passes = int(plan.most_passes() * LONG / 2 / seconds)
+        passes = rounded(plan.most_passes() * LONG / 2 / seconds)
         lines["hint"] = f"--passes {passes} takes half an hour; --size 32 is quicker, too"
     return lines
 

@@ -127,7 +127,7 @@ class ProvedSearch:
     @cached_property
     def images(self) -> JudgedImages:
         """All images but the judge to train on, and the judge; or folds."""
-        return JudgedImages.of(self.search.data, self.search.splits.judge)
+        return JudgedImages.of(self.search.data, self.search.splits.judge, searched=True)
 
     @cached_property
     def network(self) -> Network:

@@ -37,8 +37,14 @@ class JudgedImages:
     """(J,) the group of each image that judges."""
 
     @classmethod
-    def of(cls, data: LabelledImages, judge: Tensor | None = None) -> JudgedImages:
-        """The images with the part that was set aside, `judge`; few images are cut into folds."""
+    def of(
+        cls, data: LabelledImages, judge: Tensor | None = None, *, searched: bool = False
+    ) -> JudgedImages:
+        """The images with the part that was set aside, `judge`; few images are cut into folds.
+
+        Args:
+            searched: Whether a search has told of equal images in two classes.
+        """
         judge = data.judge if judge is None else judge
         judge = judge_part(data.labels, data.groups) if judge is None else judge
         everything, parts = torch.arange(len(data.labels)), list[Part]()
@@ -56,6 +62,7 @@ class JudgedImages:
                 measured="images of a fold",
                 others="images of another fold",
                 advice="--groups keeps such images in one fold",
+                classes=not searched,
             )
             for k in range(FOLDS):
                 parts.append(Part(everything[of != k], everything[of == k], everything[of == k]))
