@@ -137,8 +137,8 @@ def searched(world: World, name: str, changes: dict[str, Any], budget: int | Non
     }
 
 
-def matched(world: World) -> Row:
-    """What gradient matching finds with the settings of the preset demo."""
+def matched(world: World) -> list[Row]:
+    """What gradient matching finds with the settings of the preset demo, and weaker forms."""
     began = time.perf_counter()
     trained = Trainings(world, [Job(world.pretrain, None, EPOCHS, seed_for(world.seed, "deepaa"))])
     while not trained.done:
@@ -149,15 +149,20 @@ def matched(world: World) -> Row:
     search = Search(frozen_copy(trained.each[0].model), data, world.space, config)
     for _ in search:
         pass
-    return {
-        "method": "deepaa",
-        "kind": "layers",
-        "seed": world.seed,
-        "passes": TRAINING_COST * (EPOCHS * TRAIN + search.passes),
-        "seconds": round(time.perf_counter() - began, 1),
-        "accuracy": accuracy(world, search.policy),
-        "uses": {k: round(v, 4) for k, v in search.policy.expected_uses().items() if v},
-    }
+    found, seconds = search.policy, round(time.perf_counter() - began, 1)
+    forms = {"": found, ", half strength": found.strength(0.5), ", spread": found.spread()}
+    return [
+        {
+            "method": f"deepaa{form}",
+            "kind": "layers",
+            "seed": world.seed,
+            "passes": TRAINING_COST * (EPOCHS * TRAIN + search.passes),
+            "seconds": seconds,
+            "accuracy": accuracy(world, policy),
+            "uses": {k: round(v, 4) for k, v in policy.expected_uses().items() if v},
+        }
+        for form, policy in forms.items()
+    ]
 
 
 def of_seed(seed: int, methods: list[str]) -> Iterator[Row]:
@@ -168,10 +173,10 @@ def of_seed(seed: int, methods: list[str]) -> Iterator[Row]:
         yield {"method": name, "seed": seed, "accuracy": accuracy(world, policy)}
     for name in methods:
         own = name == "deepaa"
-        found = matched(world) if own else searched(world, name, SETTINGS[name], None)
-        yield found
-        control = {"kind": found["kind"], "epochs": EPOCHS, "schedule_epochs": EPOCHS}
-        yield searched(world, "random", control, found["passes"]) | {"control_of": name}
+        forms = matched(world) if own else [searched(world, name, SETTINGS[name], None)]
+        yield from forms
+        control = {"kind": forms[0]["kind"], "epochs": EPOCHS, "schedule_epochs": EPOCHS}
+        yield searched(world, "random", control, forms[0]["passes"]) | {"control_of": name}
 
 
 def main() -> None:

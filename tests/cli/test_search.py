@@ -254,6 +254,10 @@ def test_without_a_contest_nothing_is_proved(command: Any) -> None:
 
 def test_too_few_images_for_a_search(command: Any, folder: Path) -> None:
     words = (*TINY, "--contest", "on", "--contest-passes", "20000", "--target-epochs", "2")
+    _, told, _ = command(*words, "--dry-run")
+    names = [line.split()[0] for line in told.splitlines()]
+    assert names == ["data", "network", "search", "contest", "warning", "time"]
+    assert "search   200 images are too few for a search (1,000 or more)" in told
     code, out, err = command(*words, "--out", "run")
     assert code == 0, err
     assert "200 images are too few for a search (1,000 or more)" in err

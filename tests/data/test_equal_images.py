@@ -63,6 +63,10 @@ def test_equal_test_images_and_labels_that_contradict_are_said_with_an_example(c
     ]
     caplog.clear()
     with caplog.at_level(logging.WARNING):
+        warn_of_equal_images(train, test, classes=False)
+    assert len(caplog.records) == 1
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
         warn_of_equal_images(train, test._replace(images=test.images + 100))
     assert not caplog.records
 
