@@ -16,6 +16,7 @@ from torch import Tensor
 import deepaa
 from deepaa import Operation, Policy, hold_contest
 from deepaa.data.load import as_images
+from deepaa.ops import Row
 from deepaa.policy import compared_policy
 from deepaa.runs import Run, StopAskedError, read_history
 from deepaa.search.contest.candidates import Candidate, all_candidates, found_candidates
@@ -32,6 +33,7 @@ from deepaa.search.contest.plan import (
 from deepaa.search.contest.proof import Proof
 from deepaa.search.contest.request import contest_facts, contest_network, short_name
 from deepaa.search.contest.result import (
+    ContestResult,
     contest_result,
     document,
     say,
@@ -89,6 +91,18 @@ def test_large_images_have_no_cutout_of_small_ones() -> None:
 def test_a_found_policy_without_layers_brings_no_candidate() -> None:
     assert all(each.kind == "named" for each in all_candidates("cifar", found=Policy.identity()))
     assert not found_candidates(Policy.identity(layers=0))
+
+
+def test_a_winner_without_the_defaults_is_read_without_them(tmp_path: Path) -> None:
+    rotate = [([(Row(Operation("rotate", -30.0, 30.0, neutral=0.0), 20.0), 0.5)], 1.0)]
+    nothing = Policy.always(Operation("identity"))  # crop, flip and cutout were left out
+    found = Policy.of_chains({0: rotate}).then(nothing)
+    for candidate in found_candidates(found):
+        result = ContestResult(candidate, "", None, None, None)  # type: ignore[arg-type]
+        result.policy.save(tmp_path / "policy.json")
+        uses = compared_policy(tmp_path / "policy.json").expected_uses()
+        assert {name for name, count in uses.items() if count} == {"identity", "rotate"}
+        assert uses["rotate"] == 0.5
 
 
 def test_what_is_excluded_leaves_every_candidate() -> None:

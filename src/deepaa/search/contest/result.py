@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa.files import plural
-from deepaa.policy import Policy
+from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import NONE, Candidate
 from deepaa.search.contest.pick import Pick, difference
@@ -38,6 +38,10 @@ class ContestResult(NamedTuple):
         found = self.winner.policy
         info = {**found.info, "contest": self.sentence}
         info.setdefault("description", self.winner.title)
+        stages = [stage for phase in found.phases for stage in phase.stages]
+        if stages and all(isinstance(stage, Chains) for stage in stages):
+            # a file of nothing but sub-policies would get the default crop, flip and cutout
+            found = found.then(Policy.always(IDENTITY.operation))
         schedule = [(phase.epoch, phase.stages) for phase in found.phases]
         return Policy(found.table, schedule=schedule, info=info)
 
