@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from deepaa.runs import StopRequest
     from deepaa.search import ContestConfig, MethodRow, ProvedSearch, SearchRequest
@@ -67,9 +67,14 @@ def search_several(
     fitted, images = dict(requests), None
     for name, request in requests.items():  # all are refused before one begins
         with open_search(request, dry_run=True, images=images, **options) as opened:
-            images = opened.search.data
+            images, judge = opened.search.data, opened.search.splits.judge
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
+    if contest is not None and images is not None and not len(judge):
+        notify(
+            f"{len(images.labels):,} images are too few to set some aside: the contest judges by "
+            "images that the searches have seen, too"
+        )
     rows: list[MethodRow] = []
     for name, request in fitted.items():
         folder = None if dry_run else folder_of(out, name)
@@ -82,7 +87,7 @@ def search_several(
     if dry_run:
         return
     if contest is not None:
-        rows = _judged(rows, next(iter(fitted.values())), out, contest, stop, **options)
+        rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
     write_json(out / METHODS_FILE, [row._asdict() for row in rows])
     typer.echo()
     for line in method_lines(rows):
@@ -122,7 +127,7 @@ def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
 
 def _judged(
     rows: list[MethodRow],
-    request: SearchRequest,
+    requests: Sequence[SearchRequest],
     out: Path,
     contest: ContestConfig,
     stop: StopRequest,
@@ -134,6 +139,7 @@ def _judged(
     from deepaa.runs import notify
     from deepaa.search import ContestRequest, contest_forecast, judged, open_contest, short_name
 
+    request = requests[0]
     assert isinstance(request.data, DataSpec)
     proxy = request.settings.resolve().proxy
     files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
@@ -144,6 +150,7 @@ def _judged(
         model=request.settings.model or proxy.model,
         weights=None,
         contest=contest,
+        protect=any(each.settings.resolve().search.protect for each in requests),
         operations=request.operations,
     )
     with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:

@@ -182,6 +182,8 @@ class PolicySearch:
                 self.check_model()
                 yield from self._pretrain()
                 self._phase = "search"
+            if self.config.protect and "protection" not in self._state:  # which takes a training
+                self.check_method()
             yield from self._search()
         except StopAskedError:
             self.save()
@@ -292,6 +294,11 @@ class PolicySearch:
         return search
 
     # Other methods
+
+    def check_method(self) -> None:
+        """Refuse a method that has nothing to choose from here, before anything is trained."""
+        if self.method is not None:
+            self._other_method()
 
     def _other_method(self) -> Searcher:
         """The search of another method, which trains its own networks."""

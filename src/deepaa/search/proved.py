@@ -71,7 +71,8 @@ class ProvedSearch:
         """A line for each reason why little can be told from so few images."""
         config, data = self.search.config, self.search.data
         lines = weaknesses(data.labels, data.class_names)
-        if self.is_searched and config.heldout < LEAST_PAIRS:
+        is_own = self.is_searched and self.search.method is None
+        if is_own and config.heldout < LEAST_PAIRS:
             kept = "no layer can be kept; --layers N keeps N of them"
             kept = kept if config.layers is None else "what a layer gains is chance"
             lines.append(

@@ -207,6 +207,8 @@ def open_search(
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
         )
+        if dry_run:
+            search.check_method()
         yield ProvedSearch(search, request.contest)
 
 

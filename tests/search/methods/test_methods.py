@@ -15,7 +15,14 @@ from blobs import blobs
 from deepaa import CIFAR, Policy, SearchConfig, find_policy
 from deepaa.cli.several import method_names, passes_of
 from deepaa.runs import RunError, read_history, to_record
-from deepaa.search import METHODS, MethodRow, SearchRequest, method_lines, open_method
+from deepaa.search import (
+    METHODS,
+    MethodRow,
+    SearchRequest,
+    method_lines,
+    open_method,
+    open_search,
+)
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.search.methods.registry import (
     base_preset,
@@ -43,7 +50,8 @@ def small_search(**options: Any) -> Policy:
     given = {"method": "random", "sizes": (60, 20, 40), "contest": False, "protect": False}
     proxy = ProxyConfig(model="small", train=TrainConfig(epochs=2, batch=32))
     data = options.pop("data", None) or blobs(160, 0)
-    return find_policy(data, proxy=proxy, device="cpu", **(given | SMALL | options))
+    own = SMALL if options.get("method", "random") != "dada" else {"epochs": 2}
+    return find_policy(data, proxy=proxy, device="cpu", **(given | own | options))
 
 
 def write_data(path: Path) -> Path:
@@ -69,6 +77,8 @@ def test_unknown_methods_and_settings_are_told() -> None:
         open_method("fastaa")
     with pytest.raises(ValueError, match=r"random has no preset 'official'"):
         open_method("random", "official")
+    with pytest.raises(ValueError, match="no preset 'quick'; random has paper, fast, demo"):
+        opened_method("random", "quick", [])
     with pytest.raises(ValueError, match="expected a class that is a deepaa Searcher"):
         open_method("math:pi")
     with pytest.raises(ValueError, match="trials should be at least 1"):
@@ -205,6 +215,33 @@ class Looks(find_searcher("random")):  # type: ignore[misc]
     def __init__(self, world: Any, config: Any) -> None:
         super().__init__(world, config)
         Looks.worlds.append(world)
+
+
+def test_what_layers_lack_is_told_of_gradient_matching_alone() -> None:
+    data = _labelled(*blobs(160, 0))
+    told = {}
+    for method in (None, open_method("random")[0]):
+        request = SearchRequest(SettingsRequest("demo"), data, method=method, contest=None)
+        with open_search(request, dry_run=True, device=torch.device("cpu")) as opened:
+            told[method is None] = " ".join(opened.weaknesses)
+    assert "decision on a layer" in told[True]
+    assert "layer" not in told[False]
+
+
+def test_a_method_without_a_choice_is_refused_before_anything_is_trained() -> None:
+    seen: list[Any] = []
+    with pytest.raises(ValueError, match="only rotate is left to choose from"):
+        small_search(method="dada", ops="rotate", protect=True, progress=seen.append)
+    assert seen == []
+    asked = SearchRequest(
+        SettingsRequest("demo", ops="rotate"),
+        _labelled(*blobs(160, 0)),
+        method=open_method("dada")[0],
+        contest=None,
+    )
+    opened = open_search(asked, dry_run=True, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match="only rotate is left to choose from"):
+        opened.__enter__()
 
 
 def test_no_method_sees_the_images_that_judge() -> None:

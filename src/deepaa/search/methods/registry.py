@@ -11,6 +11,7 @@ from deepaa.models import is_own_code
 from deepaa.ops import import_object
 from deepaa.runs import apply_changes, from_plain, parse_changes, to_record
 from deepaa.search.methods.searcher import Searcher
+from deepaa.search.settings import PRESETS
 
 OWN = "deepaa"
 """Gradient matching, the method of this package, which is no `Searcher`."""
@@ -88,6 +89,8 @@ def opened_method(
     if name is None or name == OWN:
         return None, changes
     known = find_searcher(name).presets
+    if preset is not None and preset not in known and preset not in PRESETS:
+        raise ValueError(f"no preset {preset!r}; {name} has {', '.join(known)}")
     more = [] if epochs is None else [f"epochs={epochs}"]
     return open_method(name, preset if preset in known else None, [*changes, *more])
 
