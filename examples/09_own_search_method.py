@@ -34,8 +34,11 @@ class Strengths(TrainedChoice):
 
     @classmethod
     def candidates(cls, config: StrengthsConfig, world: World) -> list[Policy]:
-        """The policies, without what turns one class into another."""
-        trivial = load_policy("trivialaugment-wide").without(world.excludes)
+        """The policies, without what the user leaves out or what turns one class into another."""
+        names = {operation.name for operation in world.space.operations}
+        trivial = load_policy("trivialaugment-wide").without(
+            lambda row: row.operation.name not in names or world.excludes(row)
+        )
         return [trivial.strength(strength) for strength in config.strengths]
 
     def pick(self, scores: Sequence[float], error: float) -> int:
