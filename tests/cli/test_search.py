@@ -427,6 +427,8 @@ def test_own_operations_are_tried_before_anything_is_trained(
         (["--resume", "."], "holds no run, so there is nothing to resume"),
         (["--operations", "mine_errors:number"], "expected an Operation"),
         (["--steps", "0"], "try 'deepaa search --help'"),
+        (["--method", "pba"], "--layers is of gradient matching; pba has its own: --set"),
+        (["--method", "pba", "--preset", "quick"], "no preset 'quick'; pba has paper, fast, demo"),
         (["--device", "tpuu"], "--device should be cpu, cuda or auto, got 'tpuu'"),
     ],
 )

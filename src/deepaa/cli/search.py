@@ -20,6 +20,8 @@ WITH_RESUME |= {"tensorboard", "operations", "model", "method"}
 """Options that say nothing about what is searched, or name its code once more."""
 OF_SEARCH = ("max_layers", "steps", "seed", "precision", "protect")
 """Options that are fields of `SearchConfig`; `layers` is one too, but may be auto."""
+OF_LAYERS = ("layers", "max_layers", "steps")
+"""Options that only gradient matching has."""
 _space = partial(typer.Option, rich_help_panel="What is searched")
 
 
@@ -167,6 +169,10 @@ def search(
             )
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
         found, changes = opened_method(method, preset, settings, epochs)
+        unused = [name for name in OF_LAYERS if params[name] is not None]
+        if found is not None and methods is None and unused:
+            option = f"--{unused[0].replace('_', '-')}"
+            raise ValueError(f"{option} is of gradient matching; {found.name} has its own: --set")
         settings_request = SettingsRequest(
             preset=preset if found is None else base_preset(preset),
             fields=fields if layers is None else {**fields, "layers": _depth(layers)},

@@ -276,7 +276,8 @@ class PolicySearch:
             is_layer = isinstance(record, LayerRecord)
             kind = "layer" if is_layer else "step" if isinstance(record, StepRecord) else "trial"
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
-            self._keep(kind, record, fixed | state, now=is_layer)
+            is_end = is_layer or (isinstance(self.search, Searcher) and self.search.done)
+            self._keep(kind, record, fixed | state, now=is_end)
             yield record
             self._check_stop()
 

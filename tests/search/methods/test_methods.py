@@ -132,6 +132,15 @@ def test_a_method_goes_on_however_often_it_is_left(tmp_path: Path) -> None:
     assert (out / "policy.json").read_bytes() == (tmp_path / "whole/policy.json").read_bytes()
 
 
+def test_a_search_that_is_over_is_not_done_again(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    first = small_search(out=tmp_path, progress=seen.append, checkpoint_seconds=1e6)
+    assert len(seen) == 4
+    again = small_search(out=tmp_path, progress=seen.append, checkpoint_seconds=1e6)
+    assert len(seen) == len(read_history(tmp_path)) == 4
+    assert again.equals(first)
+
+
 def test_a_stored_method_is_read_again_and_own_code_must_be_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
