@@ -88,7 +88,7 @@ def search_several(
         return
     if contest is not None:
         rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
-    write_json(out / METHODS_FILE, [row._asdict() for row in rows])
+    write_json(out / METHODS_FILE, [row.to_json() for row in rows])
     typer.echo()
     for line in method_lines(rows):
         typer.echo(line)

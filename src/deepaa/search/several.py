@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from deepaa.runs import read_history
 from deepaa.search.contest import ContestTable
@@ -105,6 +105,15 @@ class MethodRow(NamedTuple):
     judged: Judged | None = None
     """How its policy did in the contest; None without one."""
 
+    def to_json(self) -> dict[str, Any]:
+        """As methods.json has it."""
+        return {**self._asdict(), "judged": self.judged and self.judged._asdict()}
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """The place in a table, the least first: a contest trains the better ones longer."""
+        return (1, 0.0) if self.judged is None else (-self.judged.length, -self.judged.accuracy)
+
 
 def spent(folder: Path) -> tuple[int, float]:
     """The passes and the seconds of the search in a run folder, without its contest."""
@@ -146,7 +155,7 @@ def method_lines(rows: Sequence[MethodRow]) -> list[str]:
     """The table as text, the best first."""
     head = f"{'method':12} {'passes':>12} {'minutes':>8} {'images':>8}  accuracy (95 %)"
     lines = [head]
-    for row in sorted(rows, key=lambda row: 0.0 if row.judged is None else -row.judged.accuracy):
+    for row in sorted(rows, key=lambda row: row.rank):
         told = "not judged"
         if row.judged is not None:
             length, _, accuracy, low, high = row.judged

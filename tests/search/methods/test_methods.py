@@ -33,7 +33,7 @@ from deepaa.search.methods.registry import (
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.settings import ProxyConfig, SettingsRequest
-from deepaa.search.several import judged, spent, whole_cost, within_budget
+from deepaa.search.several import Judged, judged, spent, whole_cost, within_budget
 from deepaa.train.config import TrainConfig
 
 SMALL: dict[str, Any] = {"epochs": 2, "trials": 3, "parallel": 2, "chains": 2}
@@ -339,6 +339,25 @@ def test_the_table_has_the_best_first() -> None:
         "a                   1,000      2.0      300  50.0 % (40.2 to 59.8), 15 epochs",
         "none                    5      0.1        7  not judged",
     ]
+
+
+def test_who_was_trained_longest_comes_first_and_numbers_have_names() -> None:
+    early = MethodRow("early", 1, 0.0, 1, Judged(5, 1, 0.9, 0.8, 1.0))  # of shorter trainings
+    late = MethodRow("late", 1, 0.0, 1, Judged(15, 1, 0.6, 0.5, 0.7))
+    none = MethodRow("none", 1, 0.0, 1)
+    assert [line.split()[0] for line in method_lines([none, early, late])[1:]] == [
+        "late",
+        "early",
+        "none",
+    ]
+    assert late.to_json()["judged"] == {
+        "length": 15,
+        "seeds": 1,
+        "accuracy": 0.6,
+        "low": 0.5,
+        "high": 0.7,
+    }
+    assert none.to_json()["judged"] is None
 
 
 def test_searchers_say_what_they_leave_out() -> None:
