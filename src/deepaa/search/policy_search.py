@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from deepaa import distributed
 from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.files import plural
-from deepaa.models import copy_model, default_model, frozen_copy, load_model
+from deepaa.models import channel_statistics, copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, default_policy, load_policy
 from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
@@ -343,8 +344,14 @@ class PolicySearch:
     def _fresh_model(self, seed: int) -> nn.Module:
         if self.given is not None:
             return fresh_copy(self.given, seed).to(self.device)
-        images, classes = self.data.images[self.splits.pretrain], len(self.data.class_names)
-        return load_model(self.network_name, images, classes, seed).to(self.device)
+        images, classes = self.data.images, len(self.data.class_names)
+        levels = self._levels
+        return load_model(self.network_name, images, classes, seed, None, levels).to(self.device)
+
+    @cached_property
+    def _levels(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation of the channels, by which all networks of a method normalise."""
+        return channel_statistics(self.data.images[self.splits.pretrain])
 
     def _check_stop(self) -> None:
         if distributed.any_rank(self.stop()):

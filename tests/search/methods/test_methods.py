@@ -14,6 +14,7 @@ from blobs import blobs
 
 from deepaa import CIFAR, Policy, SearchConfig, find_policy
 from deepaa.cli.several import method_names, passes_of
+from deepaa.models import load_model
 from deepaa.runs import RunError, read_history, to_record
 from deepaa.search import (
     METHODS,
@@ -251,6 +252,22 @@ def test_a_method_without_a_choice_is_refused_before_anything_is_trained() -> No
     opened = open_search(asked, dry_run=True, device=torch.device("cpu"))
     with pytest.raises(ValueError, match="only rotate is left to choose from"):
         opened.__enter__()
+
+
+def test_networks_of_a_method_normalise_by_the_images_they_train_on() -> None:
+    images, labels = blobs(160, 0)
+    task = PolicySearch(
+        _labelled(images, labels),
+        space=CIFAR,
+        search=SearchConfig(protect=False),
+        proxy=ProxyConfig(model="small"),
+        method=open_method("random")[0],
+        sizes=(60, 20, 40),
+    )
+    expected = load_model("small", images[task.splits.pretrain], 4, 7).state_dict()
+    made = task.world.make_model(7).state_dict()
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[name], value) for name, value in expected.items())
 
 
 def test_no_method_sees_the_images_that_judge() -> None:
