@@ -8,7 +8,7 @@ deepaa search --methods strengths:Strengths,random,deepaa --budget 2M
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from deepaa import Policy, find_policy, load_policy
 from deepaa.search import TrainedChoice, TrainedChoiceConfig, World
@@ -36,9 +36,8 @@ class Strengths(TrainedChoice):
     def candidates(cls, config: StrengthsConfig, world: World) -> list[Policy]:
         """The policies, without what the user leaves out or what turns one class into another."""
         names = {operation.name for operation in world.space.operations}
-        trivial = load_policy("trivialaugment-wide").without(
-            lambda row: row.operation.name not in names or world.excludes(row)
-        )
+        trivial = load_policy("trivialaugment-wide").without(world.excludes)
+        trivial = trivial.without(lambda row: row.operation.name not in names)
         return [trivial.strength(strength) for strength in config.strengths]
 
     def pick(self, scores: Sequence[float], error: float) -> int:
@@ -52,9 +51,7 @@ class Strengths(TrainedChoice):
 
 def main() -> None:
     """Search on the images that come with the package; nothing is proved without a contest."""
-    quick: dict[str, Any] = {"preset": "demo", "contest": False, "protect": False}
-    policy = find_policy(method=Strengths, **quick)
-    info = policy.info
+    info = find_policy(method=Strengths, preset="demo", contest=False, protect=False).info
     print(f"{info['description']}: {info['settings']}, {info['passes']} passes")
 
 
