@@ -380,11 +380,17 @@ class PolicySearch:
 
 def _differences(config: Any) -> str:
     """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = type(config)()
+    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
     values = dataclasses.asdict(config).items()
-    changed = {k: value for k, value in values if k != "seed" and value != getattr(usual, k)}
+    changed = {k: value for k, value in values if k != "seed" and value != usual[k]}
     texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
     return ", ".join(texts) or "the defaults"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
 
 
 def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:

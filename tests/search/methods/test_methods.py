@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from deepaa.search.methods.registry import (
     stored_method,
 )
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
-from deepaa.search.policy_search import PolicySearch
+from deepaa.search.policy_search import PolicySearch, _differences
 from deepaa.search.settings import ProxyConfig, SettingsRequest
 from deepaa.search.several import Judged, judged, spent, whole_cost, within_budget
 from deepaa.train.config import TrainConfig
@@ -140,6 +140,21 @@ def test_a_search_that_is_over_is_not_done_again(tmp_path: Path) -> None:
     again = small_search(out=tmp_path, progress=seen.append, checkpoint_seconds=1e6)
     assert len(seen) == len(read_history(tmp_path)) == 4
     assert again.equals(first)
+
+
+@dataclass(frozen=True)
+class Required:
+    """Settings of which one has no default."""
+
+    strength: int
+    epochs: int = 3
+    sizes: list[int] = field(default_factory=lambda: [1])
+
+
+def test_settings_without_a_default_are_told() -> None:
+    assert _differences(Required(2)) == "strength=2"
+    assert _differences(Required(2, 4, [1, 2])) == "strength=2, epochs=4, sizes=[1, 2]"
+    assert _differences(SearchConfig()) == "the defaults"
 
 
 def test_a_stored_method_is_read_again_and_own_code_must_be_named(
