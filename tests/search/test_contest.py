@@ -76,6 +76,8 @@ def test_candidates_begin_with_the_references_and_are_all_different() -> None:
     found = all_candidates("cifar", found=compared_policy("deepta:3", defaults=False))
     assert [each.name for each in found[:2]] == ["none", "crop-flip"]
     forms = {each.name for each in found if each.kind == "found"}
+    names = [each.name for each in found]
+    assert names.index("found-spread") < names.index("found-half") < names.index("found")
     tails = ("", "-spread", "-half")
     assert forms == {f"found{depth}{tail}" for depth in ("", "-2", "-1") for tail in tails}
     for first, second in itertools.combinations(found, 2):

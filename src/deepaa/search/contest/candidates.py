@@ -63,11 +63,13 @@ def found_candidates(found: Policy) -> list[Candidate]:
         if depth != found.depth:
             name += f"-{depth}"
             title += f", first {depth} layers" if depth > 1 else ", first layer"
-        candidates += [
-            Candidate(name, title, base, FOUND),
+        weaker = [
             Candidate(f"{name}-spread", f"{title}, spread", base.spread(), FOUND),
             Candidate(f"{name}-half", f"{title}, half strength", base.strength(HALF), FOUND),
         ]
+        # as found it is often too strong (docs/methods.md has figures), so it comes last
+        candidates += [each for each in weaker if not each.policy.equals(base)]
+        candidates.append(Candidate(name, title, base, FOUND))
     return candidates
 
 
@@ -85,7 +87,7 @@ def all_candidates(
     """
     named = named_candidates(space)
     forms = [] if found is None or not found.depth else found_candidates(found)
-    # the found policy and its spread form before policies that are near to others in the list
+    # the weaker forms of the found policy before policies that are near to others in the list
     ordered = [*named[:2], *given, *forms[:2], *named[2:4], *forms[2:3], *named[4:], *forms[3:]]
     kept: list[Candidate] = []
     for candidate in ordered:
