@@ -157,6 +157,7 @@ def search(
         open_search,
         opened_method,
         search_cost,
+        settings_for,
     )
 
     params, held = context.params, ContestConfig(contest_passes, target_epochs)
@@ -168,7 +169,9 @@ def search(
                 resume, data, operations=operations, model=model, method=method
             )
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
-        found, changes = opened_method(method, preset, settings, epochs)
+        names = [] if methods is None else method_names(methods)
+        given = settings if method is None else settings_for(method, names, settings)
+        found, changes = opened_method(method, preset, given, epochs)
         unused = [name for name in OF_LAYERS if params[name] is not None]
         if found is not None and methods is None and unused:
             option = f"--{unused[0].replace('_', '-')}"

@@ -60,7 +60,13 @@ def search_several(
     """
     from deepaa.distributed import world_size
     from deepaa.runs import notify, write_json
-    from deepaa.search import METHODS_FILE, method_lines, open_search, within_budget
+    from deepaa.search import (
+        METHODS_FILE,
+        check_contest,
+        method_lines,
+        open_search,
+        within_budget,
+    )
 
     if world_size() > 1:
         raise ValueError("--methods runs in one process, not under torchrun")
@@ -70,7 +76,10 @@ def search_several(
             images, judge = opened.search.data, opened.search.splits.judge
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
-    if contest is not None and images is not None and not len(judge):
+    assert images is not None
+    if contest is not None:
+        check_contest(opened.search, contest, len(requests))
+    if contest is not None and not len(judge):
         notify(
             f"{len(images.labels):,} images are too few to set some aside: the contest judges by "
             "images that the searches have seen, too"
@@ -137,7 +146,14 @@ def _judged(
     from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
     from deepaa.runs import notify
-    from deepaa.search import ContestRequest, contest_forecast, judged, open_contest, short_name
+    from deepaa.search import (
+        ContestRequest,
+        contest_forecast,
+        judged,
+        open_contest,
+        short_name,
+        training_changes,
+    )
 
     request = requests[0]
     assert isinstance(request.data, DataSpec)
@@ -150,6 +166,7 @@ def _judged(
         model=request.settings.model or proxy.model,
         weights=None,
         contest=contest,
+        changes=training_changes(proxy.train),
         protect=any(each.settings.resolve().search.protect for each in requests),
         operations=request.operations,
     )

@@ -69,10 +69,13 @@ from deepaa.search.settings import (
 from deepaa.search.several import (
     METHODS_FILE as METHODS_FILE,
     MethodRow as MethodRow,
+    check_contest as check_contest,
     images_used as images_used,
     judged as judged,
     method_lines as method_lines,
+    settings_for as settings_for,
     spent as spent,
+    training_changes as training_changes,
     whole_cost as whole_cost,
     within_budget as within_budget,
 )

@@ -20,16 +20,16 @@ from deepaa.data import LabelledImages, Splits, read_splits, search_splits
 from deepaa.files import plural
 from deepaa.models import channel_statistics, copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
-from deepaa.policy import Policy, default_policy, load_policy
+from deepaa.policy import Policy, load_policy
 from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
-from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
-from deepaa.search.methods import Forecast, Method, Part, Searcher, TrialRecord, World
+from deepaa.search.methods import Forecast, Method, Searcher, TrialRecord, World
 from deepaa.search.plain_network import ProtectionRecord, protect_classes
 from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
+from deepaa.search.world import Parts, parts_of, world_of
 from deepaa.train import (
     EpochRecord,
     ImageBatches,
@@ -37,7 +37,6 @@ from deepaa.train import (
     Training,
     evaluate,
     precision_on,
-    space_of,
 )
 
 Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord | TrialRecord
@@ -144,7 +143,8 @@ class PolicySearch:
         if isinstance(self.search, Searcher):
             assert self.method is not None
             what, settings = self.method.name, _differences(self.method.config)
-            more = {**self.search.info, "passes": f"{self.search.passes.cost:,}"}
+            more = {"method": what, **self.search.info}
+            more["passes"] = f"{self.search.passes.cost:,}"
         else:
             what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
             settings, more = _differences(self.config), {}
@@ -211,7 +211,7 @@ class PolicySearch:
         batches = ImageBatches(images, labels, policy, config, self.device)
         training = Training(self.model, batches, config)
         # every process trains all batches, so all ask at the same time
-        training.before_step = self._check_stop
+        training.before_step = self.check_stop
         if self._state:
             with checks_state(self.run):
                 training.load_state(self._state)
@@ -227,18 +227,18 @@ class PolicySearch:
             is_last = training.epoch == config.epochs
             self._keep("epoch", record, training.state(), now=is_last)
             yield record
-            self._check_stop()
+            self.check_stop()
 
     def _protect(self, weights: dict[str, Tensor]) -> Generator[Record, None, dict[str, Tensor]]:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
             self.show(PROTECTING)
-            record = distributed.broadcast(protect_classes(self, self._check_stop))
+            record = distributed.broadcast(protect_classes(self, self.check_stop))
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
             yield record
-            self._check_stop()
+            self.check_stop()
         if saved is None:
             return weights
         self._take_protection(saved)
@@ -254,7 +254,7 @@ class PolicySearch:
         """Protect classes where nothing is searched: with a network that is trained for it."""
         if self.config.protect and not self.protection_state:
             self.show(PROTECTING)
-            record = protect_classes(self, self._check_stop, is_trained=False)
+            record = protect_classes(self, self.check_stop, is_trained=False)
             self._take_protection(record.to_tensor())
             if self.run is not None:
                 self.run.log({"kind": "protection", **record._asdict()})
@@ -280,7 +280,7 @@ class PolicySearch:
             is_end = is_layer or (isinstance(self.search, Searcher) and self.search.done)
             self._keep(kind, record, fixed | state, now=is_end)
             yield record
-            self._check_stop()
+            self.check_stop()
 
     def _gradient_matching(self) -> Search:
         """The search of the paper, with the network that was trained for it."""
@@ -292,7 +292,7 @@ class PolicySearch:
         search = Search(frozen, data, self.space, self.config)
         search.show = self.show
         if distributed.world_size() == 1:  # processes that wait for each other stop after a step
-            search.before_image = self._check_stop
+            search.before_image = self.check_stop
         return search
 
     # Other methods
@@ -318,42 +318,19 @@ class PolicySearch:
     @property
     def world(self) -> World:
         """What every method gets: all images but the judge, a network, and what may be used."""
-        names = {operation.name for operation in self.space.operations}
-        excludes = self.protection.excludes
-        defaults = default_policy(space_of(self.data.images.shape[1:]))
-        pretrain, search, validation = map(self._part, self.splits[:3])
-        return World(
-            pretrain=pretrain,
-            search=search,
-            validation=validation,
-            classes=len(self.data.class_names),
-            space=self.space,
-            excludes=excludes,
-            defaults=defaults.without(lambda row: row.operation.name not in names or excludes(row)),
-            make_model=self._fresh_model,
-            train=self.train_config(pretrain.count),
-            device=self.device,
-            seed=self.config.seed,
-            pause=self._check_stop,
-        )
-
-    def _part(self, places: Tensor) -> Part:
-        groups = None if self.data.groups is None else self.data.groups[places]
-        return Part(self.data.images[places], self.data.labels[places], groups)
-
-    def _fresh_model(self, seed: int) -> nn.Module:
-        if self.given is not None:
-            return fresh_copy(self.given, seed).to(self.device)
-        images, classes = self.data.images, len(self.data.class_names)
-        levels = self._levels
-        return load_model(self.network_name, images, classes, seed, None, levels).to(self.device)
+        return world_of(self, self._parts)
 
     @cached_property
-    def _levels(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _parts(self) -> Parts:
+        return parts_of(self.data, self.splits)
+
+    @cached_property
+    def levels(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and deviation of the channels, by which all networks of a method normalise."""
         return channel_statistics(self.data.images[self.splits.pretrain])
 
-    def _check_stop(self) -> None:
+    def check_stop(self) -> None:
+        """Raise StopAskedError once the search was asked to stop."""
         if distributed.any_rank(self.stop()):
             raise StopAskedError
 

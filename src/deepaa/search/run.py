@@ -51,6 +51,8 @@ KIND = "search"
 DEMO_PASSES = 700_000
 """Images through the network in the contest of preset demo: two minutes on two cores."""
 Sizes = tuple[int, int, int]
+OF_ALL = {"seed", "protect", "precision"}
+"""Fields of `SearchConfig` that every method has a use for."""
 _log = logging.getLogger(__name__)
 
 
@@ -363,6 +365,8 @@ def _method(
     if found is None:
         return None, dict(settings)
     names = {each.name for each in fields(found.config)}
+    if wrong := sorted(settings.keys() - names - OF_ALL):
+        raise TypeError(f"{wrong[0]} is no setting of {found.name}; there are {', '.join(names)}")
     own = {name: value for name, value in settings.items() if name in names}
     others = {name: value for name, value in settings.items() if name not in names}
     return found._replace(config=replace(found.config, **own)), others

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from deepaa.runs import read_history
-from deepaa.search.contest import ContestTable
-from deepaa.search.methods import OWN, TRAINING_COST
+from deepaa.search.contest import (
+    REFERENCES,
+    ContestConfig,
+    ContestTable,
+    JudgedImages,
+    LengthPlan,
+)
+from deepaa.search.methods import OWN, TRAINING_COST, find_searcher
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.run import SearchRequest
 from deepaa.search.settings import SearchConfig, SettingsRequest
+from deepaa.train import TrainConfig
 
 FASTEST = 0.3
 """The highest learning rate of a search in fewer steps."""
@@ -21,6 +29,21 @@ DEVIATIONS = 1.96
 """Standard errors to either side of an interval of 95 %."""
 METHODS_FILE = "methods.json"
 """The table, in the folder of all searches."""
+
+
+# The settings
+
+
+def settings_for(name: str, names: Sequence[str], changes: Sequence[str]) -> list[str]:
+    """The changes without those that are settings of other methods among `names` only."""
+    mine = _settings_of(name)
+    others = {setting for other in names for setting in _settings_of(other)} - mine
+    return [change for change in changes if change.partition("=")[0] not in others]
+
+
+def _settings_of(name: str) -> set[str]:
+    config = SearchConfig if name == OWN else find_searcher(name).Config
+    return {field.name for field in fields(config)}
 
 
 # The budget
@@ -76,6 +99,32 @@ def _smaller(config: SearchConfig) -> Sequence[SearchConfig]:
         replace(smaller[-1], layers=n) if config.layers else replace(smaller[-1], max_layers=n)
         for n in range(layers - 1, 0, -1)
     ]
+
+
+# The contest
+
+
+def training_changes(train: TrainConfig) -> tuple[str, ...]:
+    """What a contest needs to train as the searches did: NAME=VALUE each."""
+    usual = TrainConfig()
+    names = [each.name for each in fields(train) if each.name not in ("epochs", "seed")]
+    changed = {n: getattr(train, n) for n in names if getattr(train, n) != getattr(usual, n)}
+    return tuple(f"{name}={json.dumps(value)}" for name, value in changed.items())
+
+
+def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) -> None:
+    """Refuse a contest in which not every method would take part, before the first of them."""
+    images, train = JudgedImages.of(search.data, search.splits.judge, searched=True), search.proxy
+    plan = LengthPlan.make(
+        [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
+        train_images=images.train_images,
+        batch=train.train.batch * train.train.copies,
+        folds=len(images.parts),
+        device=search.device,
+        config=contest,
+    )
+    if plan.left_out:
+        raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
 
 
 # The table

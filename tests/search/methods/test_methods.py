@@ -15,7 +15,7 @@ from blobs import blobs
 from deepaa import CIFAR, Policy, SearchConfig, find_policy
 from deepaa.cli.several import method_names, passes_of
 from deepaa.models import load_model
-from deepaa.runs import RunError, read_history, to_record
+from deepaa.runs import RunError, apply_changes, parse_changes, read_history, to_record
 from deepaa.search import (
     METHODS,
     MethodRow,
@@ -24,6 +24,7 @@ from deepaa.search import (
     open_method,
     open_search,
 )
+from deepaa.search.contest import ContestConfig
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.search.methods.registry import (
     base_preset,
@@ -34,7 +35,16 @@ from deepaa.search.methods.registry import (
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
 from deepaa.search.policy_search import PolicySearch, _differences
 from deepaa.search.settings import ProxyConfig, SettingsRequest
-from deepaa.search.several import Judged, judged, spent, whole_cost, within_budget
+from deepaa.search.several import (
+    Judged,
+    check_contest,
+    judged,
+    settings_for,
+    spent,
+    training_changes,
+    whole_cost,
+    within_budget,
+)
 from deepaa.train.config import TrainConfig
 
 SMALL: dict[str, Any] = {"epochs": 2, "trials": 3, "parallel": 2, "chains": 2}
@@ -312,6 +322,41 @@ def _labelled(images: torch.Tensor, labels: torch.Tensor) -> Any:
 
 
 # Several
+
+
+def test_settings_go_to_the_methods_that_have_them() -> None:
+    names, given = (
+        ["deepaa", "fast-aa", "random"],
+        ["trials=4", "steps=9", "rounds=2", "train.lr=1"],
+    )
+    assert settings_for("deepaa", names, given) == ["steps=9", "train.lr=1"]
+    assert settings_for("fast-aa", names, given) == ["trials=4", "rounds=2", "train.lr=1"]
+    assert settings_for("random", names, [*given, "typo=1"]) == ["trials=4", "train.lr=1", "typo=1"]
+
+
+def test_a_contest_trains_as_the_searches_did() -> None:
+    train = TrainConfig(epochs=3, seed=2, lr=0.05, milestones=(3, 4), schedule="step", graph=False)
+    changes = training_changes(train)
+    assert apply_changes(TrainConfig(), parse_changes(changes, TrainConfig)) == replace(
+        train, epochs=45, seed=0
+    )
+
+
+def test_a_contest_without_some_of_the_methods_is_refused_before_them() -> None:
+    search = PolicySearch(
+        _labelled(*blobs(2400, 0)),
+        space=CIFAR,
+        search=SearchConfig(),
+        proxy=ProxyConfig(model="small"),
+    )
+    check_contest(search, ContestConfig(10**6), 3)
+    with pytest.raises(ValueError, match=r"--contest-passes: .*left out"):
+        check_contest(search, ContestConfig(10**5), 6)
+
+
+def test_python_names_wrong_settings_of_a_method() -> None:
+    with pytest.raises(TypeError, match="steps is no setting of random; there are"):
+        small_search(steps=3)
 
 
 def test_budgets_and_lists_are_read() -> None:

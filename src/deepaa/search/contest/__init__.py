@@ -5,6 +5,7 @@ found is the matter of `gradient_matching`.
 """
 
 from deepaa.search.contest.candidates import (
+    REFERENCES as REFERENCES,
     Candidate as Candidate,
     all_candidates as all_candidates,
 )

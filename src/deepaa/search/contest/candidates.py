@@ -13,6 +13,8 @@ REFERENCES = (NONE, CROP_FLIP)
 """What any other candidate has to beat."""
 FOUND = "found"
 HALF = 0.5
+METHOD, OWN = "method", "deepaa"
+"""Where a policy says what found it, and gradient matching, which stacks layers."""
 _NAMED = {
     NONE: "no augmentation",
     CROP_FLIP: "crop and flip",
@@ -49,12 +51,13 @@ def found_candidates(found: Policy) -> list[Candidate]:
     """The found policy at several depths, each as found, spread, and at half of its strength.
 
     How much augmentation a network needs is not what gradient matching tells; training does. What
-    other methods found has sub-policies, or changes over the epochs, and takes part as it is and at
-    half of its strength.
+    other methods found ends with crop, flip and cutout, has sub-policies, or changes over the
+    epochs: it takes part as it is and at half of its strength.
     """
-    if len(found.phases) > 1 or any(isinstance(s, Chains) for s in found.phases[0].stages):
+    is_deep = found.info.get(METHOD, OWN) == OWN and len(found.phases) == 1
+    if not is_deep or any(isinstance(stage, Chains) for stage in found.phases[0].stages):
         half = Candidate(f"{FOUND}-half", "the found policy, half strength", found.strength(HALF))
-        return [Candidate(FOUND, "the found policy", found, FOUND), half._replace(kind=FOUND)]
+        return [half._replace(kind=FOUND), Candidate(FOUND, "the found policy", found, FOUND)]
     depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if 0 < d <= found.depth]
     candidates = []
     for depth in depths:

@@ -9,6 +9,7 @@ from deepaa.search.methods.registry import (
     OWN as OWN,
     Method as Method,
     base_preset as base_preset,
+    find_searcher as find_searcher,
     open_method as open_method,
     opened_method as opened_method,
     stored_method as stored_method,

@@ -92,10 +92,15 @@ class Needs(NamedTuple):
     """The parts whose images it uses, by their names in `World`."""
     networks: int = 0
     """How many networks it trains, side by side or one after the other."""
+    most: int | None = None
+    """The most images of its last part that it looks at; None for all."""
 
     def images(self, world: World) -> int:
         """Labelled images that the method uses."""
-        return sum(getattr(world, name).count for name in self.parts)
+        counts = [int(getattr(world, name).count) for name in self.parts]
+        if self.most is not None:
+            counts[-1] = min(counts[-1], self.most)
+        return sum(counts)
 
 
 class Forecast(NamedTuple):
