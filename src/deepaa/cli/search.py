@@ -160,7 +160,8 @@ def search(
         settings_for,
     )
 
-    params, held = context.params, ContestConfig(contest_passes, target_epochs)
+    params = context.params
+    held = ContestConfig(contest_passes, target_epochs) if contest == "on" else None
 
     def requested(method: str | None = method, *, judged: bool = contest == "on") -> SearchRequest:
         if resume is not None:
@@ -169,9 +170,12 @@ def search(
                 resume, data, operations=operations, model=model, method=method
             )
         fields = {name: params[name] for name in OF_SEARCH if params[name] is not None}
-        names = [] if methods is None else method_names(methods)
-        given = settings if method is None else settings_for(method, names, settings)
-        found, changes = opened_method(method, preset, given, epochs)
+        found, changes = None, settings
+        if method is not None:
+            names = [] if methods is None else method_names(methods)
+            given = settings_for(method, names, settings)
+            found, others = opened_method(method, preset, given, epochs)
+            changes = list(others)
         unused = [name for name in OF_LAYERS if params[name] is not None]
         if found is not None and methods is None and unused:
             option = f"--{unused[0].replace('_', '-')}"
@@ -206,7 +210,7 @@ def search(
                     {name: requested(name, judged=False) for name in method_names(methods)},
                     out,
                     budget=None if budget is None else passes_of(budget),
-                    contest=held if contest == "on" else None,
+                    contest=held,
                     dry_run=dry_run,
                     stop=stop,
                     device=where,
