@@ -39,7 +39,7 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.methods import METHODS, Method, Searcher, base_preset, opened_method
+from deepaa.search.methods import Method, Searcher, base_preset, opened_method
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
@@ -131,7 +131,7 @@ class SearchRequest:
         from_python = ["the images"] if spec is None else []
         from_python += ["the network"] if self.model is not None else []
         from_python += [f"the operations {', '.join(own)}"] if own and not self.operations else []
-        if self.method is not None and not (self.method.name in METHODS or ":" in self.method.name):
+        if self.method is not None and not self.method.is_named:
             from_python.append("the search method")
         judged = images.judge is not None and len(images.judge) > 0
         spec = spec and replace(spec, subset_sizes=images.subset_sizes, subset_judged=judged)

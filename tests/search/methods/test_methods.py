@@ -440,3 +440,14 @@ def test_who_was_trained_longest_comes_first_and_numbers_have_names() -> None:
 def test_searchers_say_what_they_leave_out() -> None:
     with pytest.raises(TypeError, match="abstract"):
         Searcher(None, None)  # type: ignore[abstract, arg-type]
+
+
+def test_a_class_of_python_is_known_by_its_name_only_if_that_leads_to_it(tmp_path: Path) -> None:
+    class Other(find_searcher("random")):  # type: ignore[misc]
+        """Called as the one of this package."""
+
+    assert open_method("random")[0].is_named
+    assert not open_method(Other)[0].is_named
+    small_search(data=write_data(tmp_path / "data.npz"), method=Other, out=tmp_path / "run")
+    with pytest.raises(ValueError, match="the search method of this run came from Python"):
+        SearchRequest.from_run(tmp_path / "run")

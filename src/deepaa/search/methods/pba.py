@@ -106,7 +106,7 @@ class PopulationBased(Searcher):
     @classmethod
     def needs(cls, config: PopulationConfig) -> Needs:
         """Networks of the first part, measured on the validation part."""
-        return Needs(("pretrain", "validation"), config.population, config.validation)
+        return Needs(("pretrain", "validation"), config.population, config.validation or None)
 
     @classmethod
     def forecast(cls, config: PopulationConfig, world: World) -> Forecast:

@@ -33,6 +33,12 @@ class Method(NamedTuple):
     searcher: type[Searcher]
     config: Any
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its name is enough to find its class again."""
+        own = ":" not in self.name
+        return not own or (self.name in METHODS and find_searcher(self.name) is self.searcher)
+
     def to_json(self) -> dict[str, Any]:
         """As config.json keeps it."""
         return {"name": self.name, "config": to_record(self.config)}

@@ -54,12 +54,15 @@ class Trainings:
     def __init__(self, world: World, jobs: Sequence[Job]) -> None:
         """Make the networks, each with the seed of its job."""
         self.world, self.jobs = world, jobs
+        self._on_device: dict[int, tuple[Tensor, Tensor]] = {}  # networks of a part share a copy
         self.each = [self._training(job) for job in jobs]
         self.failed = [False] * len(jobs)
 
     def _training(self, job: Job) -> Training:
         config, device = job.config(self.world), self.world.device
-        images, labels = job.part.images.to(device), job.part.labels.to(device)
+        if id(job.part) not in self._on_device:
+            self._on_device[id(job.part)] = job.part.images.to(device), job.part.labels.to(device)
+        images, labels = self._on_device[id(job.part)]
         batches = ImageBatches(images, labels, job.policy, config, device)
         weights = job.seed if job.weights is None else job.weights
         training = Training(self.world.make_model(weights), batches, config)
