@@ -231,6 +231,7 @@ def test_a_folder_without_a_policy_says_what_it_holds(command):
     code, _, err = command("show", "trained")
     assert code == 2
     assert "but there are policies in trained/a, 'trained/b\\x1b'" in err
+    assert command("show", "trained/a")[2].startswith("error: trained/a/policy.json: not a policy")
 
 
 def test_the_notes_of_a_policy_are_indented_where_a_line_ends(command):
