@@ -220,6 +220,20 @@ def test_show_says_whether_the_policy_of_a_run_has_won(command):
     assert "winner" not in command("show", "run")[1], "a damaged contest says nothing"
 
 
+def test_a_folder_without_a_policy_says_what_it_holds(command):
+    Path("trained/a").mkdir(parents=True)
+    assert "without policy.json, expected a policy file" in command("show", "trained")[2]
+    Path("trained/history.jsonl").write_text("{}\n")
+    assert "which a run writes at its end; this one has not ended" in command("show", "trained")[2]
+    Path("trained/a/policy.json").write_text("{}")
+    Path("trained/b\x1b").mkdir()
+    Path("trained/b\x1b/policy.json").write_text("{}")
+    code, _, err = command("show", "trained")
+    assert code == 2
+    assert "but there are policies in trained/a, 'trained/b\\x1b'" in err
+    assert command("show", "trained/a")[2].startswith("error: trained/a/policy.json: not a policy")
+
+
 def test_the_notes_of_a_policy_are_indented_where_a_line_ends(command):
     space = CIFAR.only("flip")
     layers = Layers(torch.full((1, len(space)), 1 / len(space), dtype=torch.float64))

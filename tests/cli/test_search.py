@@ -561,6 +561,19 @@ def test_a_small_folder_of_mixed_sizes_with_a_bad_file(
         assert "44 images tell only large differences between policies" in out
 
 
+def test_what_a_contest_finds_before_it_begins_has_a_line_of_its_own(
+    run_cli: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_folder(folder / "pets", {"cat": 20, "dog": 20})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    words = ("--data", "pets", "--device", "cpu", "--passes", 6_000, "--out", "run")
+    code, _, err = run_cli("contest", *words)
+    assert code == 0, err
+    looking = "looking for operations that turn one class into another"
+    assert f"{looking}\r\x1b[2K2 of 2 classes are not testable" in err
+
+
 @pytest.fixture
 def pictures(folder: Path) -> Path:
     for i, image in enumerate(blobs(120, 2)[0]):

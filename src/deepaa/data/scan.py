@@ -158,10 +158,13 @@ def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -
     """The files without the bad ones; BadImagesError where those may not be left out."""
     kept = _without_bad(tree, report)
     lost = sorted(set(tree.labels) - set(kept.labels))
+    most = most_skipped(report.files)
     if report.bad and on_bad_image == "stop":
-        advice = "Repair or remove them, or leave them out with --on-bad-image skip"
-        raise BadImagesError(report, f". {advice} (on_bad_image='skip' in Python)")
-    if len(report.bad) > (most := most_skipped(report.files)):
+        advice = ". Repair or remove them"
+        if len(report.bad) <= most and not lost:
+            advice += ", or leave them out with --on-bad-image skip (on_bad_image='skip' in Python)"
+        raise BadImagesError(report, advice)
+    if len(report.bad) > most:
         rule = f"{FEW_BAD} files, or {100 * LIMIT_BAD:g} % of all if that is more"
         advice = f". At most {most} of {report.files:,} may be skipped ({rule})"
         raise BadImagesError(report, f"{advice}; repair or remove the others")

@@ -272,11 +272,11 @@ def _load(
         if space is not None and "space" in entry.parameters:
             given.setdefault("space", space)
         return Loaded(entry.make(**given), entry.defaults)
-    source = str(ref.path)
     try:
         data = read_bytes(ref.path)
     except FileNotFoundError:
         raise _not_found(ref) from None
+    source = str(ref.path / "policy.json" if ref.path.is_dir() else ref.path)
     if ref.name != PBA and (data.startswith(foreign.ZIP) or source.endswith(".npz")):
         return Loaded(foreign.read_npz(data, source), defaults=False, mirrored=True)
     try:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deepaa.files import read_regular
+from deepaa.files import listed, read_regular
 
 MAX_INT = 2**53
 """Integers up to here are the same number in every language that reads JSON."""
@@ -63,8 +63,19 @@ def _read_run(folder: Path) -> bytes:
     inside = folder / "policy.json"
     if inside.exists() or inside.is_symlink():
         return read_regular(inside, MAX_BYTES)
-    known = "; what its search found is there: found.json" * (folder / "found.json").is_file()
-    raise PolicyFileError(f"{folder}: a folder without policy.json, expected a policy file{known}")
+    raise PolicyFileError(f"{folder}: a folder without policy.json, {_instead(folder)}")
+
+
+def _instead(folder: Path) -> str:
+    """What a folder without a policy holds in its place."""
+    within = sorted(str(each.parent) for each in folder.glob("*/policy.json"))
+    if within:
+        return f"but there are policies in {listed(within)}"
+    if (folder / "found.json").is_file():
+        return "expected a policy file; what its search found is there: found.json"
+    if (folder / "history.jsonl").is_file():
+        return "which a run writes at its end; this one has not ended"
+    return "expected a policy file"
 
 
 class _Repeated(dict[str, Any]):

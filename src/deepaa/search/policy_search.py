@@ -216,7 +216,8 @@ class PolicySearch:
             with checks_state(self.run):
                 training.load_state(self._state)
             self._state = {}
-        self.show(f"pre-training a network on {len(part):,} images for {config.epochs} epochs")
+        epochs = plural(config.epochs, "epoch")
+        self.show(f"pre-training a network on {len(part):,} images for {epochs}")
         # of the images that give the gradients to match, never the judge's
         held = self.splits.validation[:HELDOUT_IMAGES]
         for record in training:

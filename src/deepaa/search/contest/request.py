@@ -137,8 +137,7 @@ def open_contest(
     with run or nullcontext():
         protection = Protection()
         if request.protect and not dry_run:
-            show("looking for operations that turn one class into another")
-            protection = _protection(images, network, run)
+            protection = _protection(images, network, run, show)
         candidates = request.candidates(space, protection.excludes)
         saved = None if run is None else run.latest()
         yield ContestRun(
@@ -164,12 +163,15 @@ def _plan(
     )
 
 
-def _protection(images: JudgedImages, network: Network, run: Run | None) -> Protection:
+def _protection(
+    images: JudgedImages, network: Network, run: Run | None, show: Callable[[str], None]
+) -> Protection:
     """What turns one class into another, by a network that is trained for this; a run keeps it."""
     path = None if run is None else run.folder / PROTECTION
     if path is not None and path.exists():
         record = ProtectionRecord.from_json(read_json(path), path)
     else:
+        show("looking for operations that turn one class into another")
         part = images.parts[0].train  # by class in any order, so cut in two by turns
         steps = network.config.stretched(PROTECTION_EPOCHS)
         halves = part[0::2], part[1::2]
@@ -177,6 +179,7 @@ def _protection(images: JudgedImages, network: Network, run: Run | None) -> Prot
         record = protected(images.data, halves, network.name, steps, network.device, rows)
         if run is not None:
             run.write_json(PROTECTION, record._asdict())
+        show("")
     for line in record.lines:
         notify(line)
     return record.protection
