@@ -65,6 +65,7 @@ def search_several(
         check_contest,
         method_lines,
         open_search,
+        plan_text,
         within_budget,
     )
 
@@ -78,7 +79,7 @@ def search_several(
                 fitted[name] = within_budget(request, opened.search, budget)
     assert images is not None
     if contest is not None:
-        check_contest(opened.search, contest, len(requests))
+        planned = check_contest(opened.search, contest, len(requests))
     if contest is not None and not len(judge):
         notify(
             f"{len(images.labels):,} images are too few to set some aside: the contest judges by "
@@ -94,6 +95,8 @@ def search_several(
                 _follow(opened, stop)
                 rows.append(_row(name, opened, folder))
     if dry_run:
+        if contest is not None:
+            notify(f"contest: {plan_text(planned)}")
         return
     if contest is not None:
         rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)

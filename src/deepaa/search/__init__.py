@@ -20,6 +20,7 @@ from deepaa.search.cost import (
     cheaper as cheaper,
     contest_forecast as contest_forecast,
     forecast as forecast,
+    plan_text as plan_text,
     search_cost as search_cost,
 )
 from deepaa.search.gradient_matching.rewards import SearchData as SearchData

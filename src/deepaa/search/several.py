@@ -19,6 +19,7 @@ from deepaa.search.contest import (
 )
 from deepaa.search.methods import OWN, TRAINING_COST, find_searcher
 from deepaa.search.policy_search import PolicySearch
+from deepaa.search.proved import LEAST_SEARCHED
 from deepaa.search.run import SearchRequest
 from deepaa.search.settings import SearchConfig, SettingsRequest
 from deepaa.train import TrainConfig
@@ -112,8 +113,14 @@ def training_changes(train: TrainConfig) -> tuple[str, ...]:
     return tuple(f"{name}={json.dumps(value)}" for name, value in changed.items())
 
 
-def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) -> None:
-    """Refuse a contest in which not every method would take part, before the first of them."""
+def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) -> LengthPlan:
+    """The plan of the contest; refuse one in which not every method would take part."""
+    count = len(search.data.labels)
+    if count < LEAST_SEARCHED:
+        raise ValueError(
+            f"{count:,} images are too few for a search ({LEAST_SEARCHED:,} or more); --contest "
+            "off searches all the same"
+        )
     images, train = JudgedImages.of(search.data, search.splits.judge, searched=True), search.proxy
     plan = LengthPlan.make(
         [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
@@ -125,6 +132,7 @@ def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) ->
     )
     if plan.left_out:
         raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
+    return plan
 
 
 # The table

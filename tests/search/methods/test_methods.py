@@ -349,7 +349,7 @@ def test_a_contest_without_some_of_the_methods_is_refused_before_them() -> None:
         search=SearchConfig(),
         proxy=ProxyConfig(model="small"),
     )
-    check_contest(search, ContestConfig(10**6), 3)
+    assert len(check_contest(search, ContestConfig(10**6), 3).names) == 5
     with pytest.raises(ValueError, match=r"--contest-passes: .*left out"):
         check_contest(search, ContestConfig(10**5), 6)
 
