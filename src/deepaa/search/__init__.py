@@ -58,6 +58,7 @@ from deepaa.search.protection import (
 from deepaa.search.proved import ProvedSearch as ProvedSearch
 from deepaa.search.run import (
     SearchRequest as SearchRequest,
+    demo_contest as demo_contest,
     find_policy as find_policy,
     open_search as open_search,
 )

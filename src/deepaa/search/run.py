@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from deepaa.runs import (
     to_plain,
 )
 from deepaa.search.contest import ContestConfig, ContestRecord
-from deepaa.search.methods import Method, Searcher, base_preset, opened_method
+from deepaa.search.methods import Method, Searcher, base_preset, method_of
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
 from deepaa.search.proved import ProvedSearch
@@ -51,9 +51,13 @@ KIND = "search"
 DEMO_PASSES = 700_000
 """Images through the network in the contest of preset demo: two minutes on two cores."""
 Sizes = tuple[int, int, int]
-OF_ALL = {"seed", "protect", "precision"}
-"""Fields of `SearchConfig` that every method has a use for."""
 _log = logging.getLogger(__name__)
+
+
+def demo_contest(contest: ContestConfig, preset: str | None) -> ContestConfig:
+    """The contest of a preset: that of demo is short, unless its passes are given."""
+    is_short = contest.passes is None and preset == "demo"
+    return replace(contest, passes=DEMO_PASSES) if is_short else contest
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +84,8 @@ class SearchRequest:
 
     def __post_init__(self) -> None:
         """Refuse weights that belong to nothing; the contest of a demo is short."""
-        contest = self.contest
-        if contest is not None and contest.passes is None and self.settings.preset == "demo":
-            object.__setattr__(self, "contest", replace(contest, passes=DEMO_PASSES))
+        contest = self.contest and demo_contest(self.contest, self.settings.preset)
+        object.__setattr__(self, "contest", contest)
         if self.weights is not None and self.settings.model is None:
             raise ValueError("--weights needs --model, the network that they belong to")
 
@@ -322,7 +325,7 @@ def find_policy(
             of its own settings.
     """
     name, network = (model, None) if isinstance(model, str) else (None, model)
-    found, settings = _method(method, preset, settings, epochs)
+    found, settings = method_of(method, preset, settings, epochs)
     wanted = SettingsRequest(
         preset=preset if found is None else base_preset(preset),
         search=config,
@@ -352,24 +355,6 @@ def find_policy(
     with line or nullcontext(), opened as search:
         _follow(search, progress if callable(progress) else None, line)
         return search.policy
-
-
-def _method(
-    name: str | type[Searcher] | None,
-    preset: str | None,
-    settings: Mapping[str, Any],
-    epochs: int | None,
-) -> tuple[Method | None, dict[str, Any]]:
-    """The method, and the fields that belong to all searches."""
-    found, _ = opened_method(name, preset, (), epochs)
-    if found is None:
-        return None, dict(settings)
-    names = {each.name for each in fields(found.config)}
-    if wrong := sorted(settings.keys() - names - OF_ALL):
-        raise TypeError(f"{wrong[0]} is no setting of {found.name}; there are {', '.join(names)}")
-    own = {name: value for name, value in settings.items() if name in names}
-    others = {name: value for name, value in settings.items() if name not in names}
-    return found._replace(config=replace(found.config, **own)), others
 
 
 def _source(data: object, size: int | None, groups: Any) -> DataSpec | LabelledImages:

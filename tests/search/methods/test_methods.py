@@ -34,6 +34,7 @@ from deepaa.search.methods.registry import (
 )
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
 from deepaa.search.policy_search import PolicySearch, _differences
+from deepaa.search.run import demo_contest
 from deepaa.search.settings import ProxyConfig, SettingsRequest
 from deepaa.search.several import (
     Judged,
@@ -451,3 +452,9 @@ def test_a_class_of_python_is_known_by_its_name_only_if_that_leads_to_it(tmp_pat
     small_search(data=write_data(tmp_path / "data.npz"), method=Other, out=tmp_path / "run")
     with pytest.raises(ValueError, match="the search method of this run came from Python"):
         SearchRequest.from_run(tmp_path / "run")
+
+
+def test_the_contest_of_a_demo_is_short_unless_its_passes_are_given() -> None:
+    assert demo_contest(ContestConfig(), "demo").passes == 700_000
+    assert demo_contest(ContestConfig(5), "demo").passes == 5
+    assert demo_contest(ContestConfig(), None).passes is None

@@ -10,6 +10,7 @@ from deepaa.search.methods.registry import (
     Method as Method,
     base_preset as base_preset,
     find_searcher as find_searcher,
+    method_of as method_of,
     open_method as open_method,
     opened_method as opened_method,
     stored_method as stored_method,

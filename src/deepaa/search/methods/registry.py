@@ -15,6 +15,8 @@ from deepaa.search.settings import PRESETS
 
 OWN = "deepaa"
 """Gradient matching, the method of this package, which is no `Searcher`."""
+OF_ALL = {"seed", "protect", "precision"}
+"""Fields of `SearchConfig` that every method has a use for."""
 METHODS: Mapping[str, str] = {
     "random": "random_search:RandomSearch",
     "randaugment": "randaugment:RandAugment",
@@ -99,6 +101,24 @@ def opened_method(
         raise ValueError(f"no preset {preset!r}; {name} has {', '.join(known)}")
     more = [] if epochs is None else [f"epochs={epochs}"]
     return open_method(name, preset if preset in known else None, [*changes, *more])
+
+
+def method_of(
+    name: str | type[Searcher] | None,
+    preset: str | None,
+    settings: Mapping[str, Any],
+    epochs: int | None,
+) -> tuple[Method | None, dict[str, Any]]:
+    """The method, and the fields that belong to all searches."""
+    found, _ = opened_method(name, preset, (), epochs)
+    if found is None:
+        return None, dict(settings)
+    names = {each.name for each in dataclasses.fields(found.config)}
+    if wrong := sorted(settings.keys() - names - OF_ALL):
+        raise TypeError(f"{wrong[0]} is no setting of {found.name}; there are {', '.join(names)}")
+    own = {name: value for name, value in settings.items() if name in names}
+    others = {name: value for name, value in settings.items() if name not in names}
+    return found._replace(config=dataclasses.replace(found.config, **own)), others
 
 
 def base_preset(preset: str | None) -> str | None:
