@@ -79,7 +79,12 @@ def search_several(
                 fitted[name] = within_budget(request, opened.search, budget)
     assert images is not None
     if contest is not None:
-        planned = check_contest(opened.search, contest, len(requests))
+        try:
+            planned = plan_text(check_contest(opened.search, contest, len(requests)))
+        except ValueError as error:
+            if not dry_run:
+                raise
+            planned = str(error)
     if contest is not None and not len(judge):
         notify(
             f"{len(images.labels):,} images are too few to set some aside: the contest judges by "
@@ -96,7 +101,7 @@ def search_several(
                 rows.append(_row(name, opened, folder))
     if dry_run:
         if contest is not None:
-            notify(f"contest: {plan_text(planned)}")
+            notify(f"contest: {planned}")
         return
     if contest is not None:
         rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
