@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deepaa.runs import StopRequest
-    from deepaa.search import ContestConfig, MethodRow, ProvedSearch, SearchRequest
+    from deepaa.search import ContestConfig, MethodRow, PolicySearch, ProvedSearch, SearchRequest
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 CONTEST = "contest"
@@ -60,36 +60,18 @@ def search_several(
     """
     from deepaa.distributed import world_size
     from deepaa.runs import notify, write_json
-    from deepaa.search import (
-        METHODS_FILE,
-        check_contest,
-        method_lines,
-        open_search,
-        plan_text,
-        within_budget,
-    )
+    from deepaa.search import METHODS_FILE, method_lines, open_search, within_budget
 
     if world_size() > 1:
         raise ValueError("--methods runs in one process, not under torchrun")
-    fitted, images = dict(requests), None
+    fitted, images, planned = dict(requests), None, ""
     for name, request in requests.items():  # all are refused before one begins
         with open_search(request, dry_run=True, images=images, **options) as opened:
-            images, judge = opened.search.data, opened.search.splits.judge
+            images = opened.search.data
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
-    assert images is not None
     if contest is not None:
-        try:
-            planned = plan_text(check_contest(opened.search, contest, len(requests)))
-        except ValueError as error:
-            if not dry_run:
-                raise
-            planned = str(error)
-    if contest is not None and not len(judge):
-        notify(
-            f"{len(images.labels):,} images are too few to set some aside: the contest judges by "
-            "images that the searches have seen, too"
-        )
+        planned = _planned(opened.search, contest, len(requests), dry_run=dry_run)
     rows: list[MethodRow] = []
     for name, request in fitted.items():
         folder = None if dry_run else folder_of(out, name)
@@ -100,8 +82,7 @@ def search_several(
                 _follow(opened, stop)
                 rows.append(_row(name, opened, folder))
     if dry_run:
-        if contest is not None:
-            notify(f"contest: {planned}")
+        notify(f"contest: {planned or 'off'}")
         return
     if contest is not None:
         rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
@@ -110,6 +91,25 @@ def search_several(
     for line in method_lines(rows):
         typer.echo(line)
     typer.echo(f"\ntable    {out / METHODS_FILE}")
+
+
+def _planned(search: PolicySearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
+    """What the contest will be; one that cannot be is refused, and told in a dry run."""
+    from deepaa.runs import notify
+    from deepaa.search import check_contest, plan_text
+
+    try:
+        planned = plan_text(check_contest(search, contest, methods))
+    except ValueError as error:
+        if not dry_run:
+            raise
+        return str(error)
+    if not len(search.splits.judge):
+        notify(
+            f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
+            "by images that the searches have seen, too"
+        )
+    return planned
 
 
 def _forecast(opened: ProvedSearch) -> str:
