@@ -13,7 +13,7 @@ from deepaa.cli.options import NOTHING, network_option, run_option
 if TYPE_CHECKING:
     from deepaa.policy import Policy
     from deepaa.runs import StopRequest
-    from deepaa.search import ContestRun
+    from deepaa.search import ContestProgress, ContestRun, ProvedSearch, SearchProgress
 
 USE = """\
 Use it:
@@ -85,7 +85,13 @@ def contest(
     from deepaa.data import DataSpec
     from deepaa.distributed import joined, world_size
     from deepaa.runs import ProgressLine, StopRequest
-    from deepaa.search import ContestConfig, ContestRequest, contest_forecast, open_contest
+    from deepaa.search import (
+        ContestConfig,
+        ContestProgress,
+        ContestRequest,
+        contest_forecast,
+        open_contest,
+    )
 
     params = context.params
     request = ContestRequest(
@@ -121,23 +127,25 @@ def contest(
         if dry_run:
             return
         with stop:
-            follow(opened, stop, "the same command")
+            follow(opened, ContestProgress(opened.contest), stop)
         print_contest(opened, out)
 
 
-def follow(run: ContestRun, stop: StopRequest, again: str) -> None:
-    """Run a contest to its end and show its records."""
+def follow(
+    run: ContestRun | ProvedSearch,
+    progress: ContestProgress | SearchProgress,
+    stop: StopRequest,
+) -> None:
+    """Run a contest, or one of several searches, to its end and show its records."""
     from deepaa.runs import notify
-    from deepaa.search import ContestProgress
 
-    progress = ContestProgress(run.contest)
     try:
         for record in run:
-            progress(record)
+            progress(record)  # type: ignore[arg-type]  # each shows the records of its own
     finally:
         progress.clear()
     if run.stopped:
-        notify(f"stopped and saved; go on with {again}")
+        notify("stopped and saved; go on with the same command")
         raise typer.Exit(stop.exit_code or 143)
 
 

@@ -58,9 +58,16 @@ def search_several(
         budget: Passes forward for each; None leaves every method its own number.
         options: Device, download and seconds between checkpoints, as for `open_search`.
     """
+    from deepaa.cli.contest import follow
     from deepaa.distributed import world_size
     from deepaa.runs import notify, write_json
-    from deepaa.search import METHODS_FILE, method_lines, open_search, within_budget
+    from deepaa.search import (
+        METHODS_FILE,
+        SearchProgress,
+        method_lines,
+        open_search,
+        within_budget,
+    )
 
     if world_size() > 1:
         raise ValueError("--methods runs in one process, not under torchrun")
@@ -79,7 +86,7 @@ def search_several(
         with open_search(request, folder, images=images, stop=asked, **options) as opened:
             notify(f"{name}: {_forecast(opened)}")
             if folder is not None:
-                _follow(opened, stop)
+                follow(opened, SearchProgress(opened), stop)
                 rows.append(_row(name, opened, folder))
     if dry_run:
         notify(f"contest: {planned or 'off'}")
@@ -119,22 +126,6 @@ def _forecast(opened: ProvedSearch) -> str:
     return f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
 
 
-def _follow(opened: ProvedSearch, stop: StopRequest) -> None:
-    """Run one search to its end and show its records."""
-    from deepaa.runs import notify
-    from deepaa.search import SearchProgress
-
-    progress = SearchProgress(opened)
-    try:
-        for record in opened:
-            progress(record)
-    finally:
-        progress.clear()
-    if opened.stopped:
-        notify("stopped and saved; go on with the same command")
-        raise typer.Exit(stop.exit_code or 143)
-
-
 def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
     from deepaa.search import MethodRow, images_used, spent
 
@@ -155,6 +146,7 @@ def _judged(
     from deepaa.data import DataSpec
     from deepaa.runs import notify
     from deepaa.search import (
+        ContestProgress,
         ContestRequest,
         contest_forecast,
         judged,
@@ -181,7 +173,7 @@ def _judged(
     with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:
         plan = contest_forecast(opened.contest)
         notify(f"contest: {plan['contest']}, {plan['time']}")
-        follow(opened, stop, "the same command")
+        follow(opened, ContestProgress(opened.contest), stop)
         print_contest(opened, out / CONTEST)
         table = opened.contest.table
     return [row._replace(judged=judged(table, short_name(files[row.method]))) for row in rows]

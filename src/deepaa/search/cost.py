@@ -52,7 +52,7 @@ def search_cost(proved: ProvedSearch) -> Cost:
     search.check_model()
     frozen, images, labels = _sample(search)
     each = seconds_per_pass(frozen, images, labels)
-    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
+    training = search.training_passes
     passes = search_passes(search)
     if not proved.is_searched or search.later_state:
         training = passes = 0
@@ -83,8 +83,7 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     groups = "" if data.groups is None else f", {plural(len(torch.unique(data.groups)), 'group')}"
     weights = sum(p.numel() for p in search.model.parameters())
     memory = memory_needed(search.config, frozen, images, len(space))
-    training = counts["pretrain"] * search.proxy.train.epochs if search.pretrains else 0
-    passes = f"{search_passes(search):,} in the search at most, {training:,} in "
+    passes = f"{search_passes(search):,} in the search at most, {search.training_passes:,} in "
     lines = {
         "data": f"{data.name}: {plural(len(data.labels), 'image')} of {shape}, "
         f"{plural(len(data.class_names), 'class')}{groups}",

@@ -165,6 +165,11 @@ class PolicySearch:
         """The network that is trained where none is given."""
         return self.proxy.model or default_model(self.data.images, self.device)
 
+    @property
+    def training_passes(self) -> int:
+        """Images through the network in pre-training."""
+        return len(self.splits.pretrain) * self.proxy.train.epochs if self.pretrains else 0
+
     def check_model(self) -> None:
         """Refuse a network that cannot be searched with, before it is trained for it."""
         frozen = frozen_copy(self.model).to(self.device)

@@ -83,8 +83,7 @@ def whole_cost(search: PolicySearch) -> int:
 
 
 def _own_cost(search: PolicySearch, config: SearchConfig) -> int:
-    training = len(search.splits.pretrain) * search.proxy.train.epochs if search.pretrains else 0
-    return TRAINING_COST * (training + config.passes_left(len(search.space)))
+    return TRAINING_COST * (search.training_passes + config.passes_left(len(search.space)))
 
 
 def _smaller(config: SearchConfig) -> Sequence[SearchConfig]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -74,7 +75,7 @@ class Rung(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(ABC):
     """Which trainings a contest does: its rungs, then the proof of the pick.
 
     All of it is a function of the table, so a contest that was stopped goes on as if it had not
@@ -88,9 +89,9 @@ class Plan:
     fresh_seeds: int
     """Networks of the winner and of its rival that prove, and choose nothing."""
 
+    @abstractmethod
     def rungs(self, table: ContestTable) -> list[Rung]:
         """The rungs that are known so far; the last is the one that decides."""
-        raise NotImplementedError
 
     def proof_length(self, table: ContestTable) -> int:
         """Epochs of the trainings that prove."""
