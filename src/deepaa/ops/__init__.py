@@ -22,6 +22,14 @@ from deepaa.ops.conversions import (
     pil_to_tensor as pil_to_tensor,
     tensor_to_pil as tensor_to_pil,
 )
+from deepaa.ops.geometry import (
+    Layer as Layer,
+    move_boxes as move_boxes,
+    move_points as move_points,
+    moving_layers as moving_layers,
+    source_index as source_index,
+    track as track,
+)
 from deepaa.ops.own_operations import check_own_operations as check_own_operations
 from deepaa.ops.plan import BLENDS as BLENDS, ForkSafeLock as ForkSafeLock, to_device as to_device
 from deepaa.ops.resized_crop import (

@@ -4,7 +4,5 @@ Here belongs what accepts images in the forms that people have. What is drawn fo
 matter of `deepaa.policy`.
 """
 
-from deepaa.transforms.transform import (
-    AugmentedDataset as AugmentedDataset,
-    DeepAutoAugment as DeepAutoAugment,
-)
+from deepaa.transforms.dataset import AugmentedDataset as AugmentedDataset
+from deepaa.transforms.transform import DeepAutoAugment as DeepAutoAugment

@@ -24,13 +24,21 @@ CONTAINERS = (dict, list, tuple)
 def is_batch(node: Any) -> bool:
     """Whether this is a list of images, or of samples with images: each has a draw of its own.
 
+    A list of targets, or of samples with targets alone, is one too: the draws are those of a list
+    of images beside it, or that of the one image.
     A list of different things, such as an image and its label, is one sample. So is one of tensors
     that differ in kind or in channels, such as an image and its mask.
     """
     if not isinstance(node, list) or not node:
         return False
+    if all(is_target(item) for item in node):
+        return True
     if all(isinstance(item, CONTAINERS) for item in node):
-        return all(any(_found(tree_leaves(item))) for item in node)
+        leaves = [tree_leaves(item) for item in node]
+        with_images = [any(_found(part)) for part in leaves]
+        if any(with_images):
+            return all(with_images)
+        return all(any(map(is_target, part)) for part in leaves)
     kinds = [_kind(item) for item in node]
     return kinds[0] is not None and all(kind == kinds[0] for kind in kinds)
 
@@ -38,7 +46,9 @@ def is_batch(node: Any) -> bool:
 def _kind(leaf: Any) -> object:
     """What single images of one list have in common; None for what is no single image."""
     if isinstance(leaf, Tensor):
-        if leaf.ndim != 3:
+        if is_video(leaf):
+            return "video"
+        if leaf.ndim != 3 or is_target(leaf):
             return None
         return "image" if _is_tv_image(leaf) else (leaf.dtype, leaf.shape[0])
     if _is_pil(leaf):
@@ -55,22 +65,32 @@ def list_places(leaves: list[Any]) -> list[int]:
     lists = [place for place, leaf in enumerate(leaves) if isinstance(leaf, list)]
     if not lists:
         return []
-    alone = _found([leaf for leaf in leaves if not isinstance(leaf, list)])
-    inside = [_found(tree_leaves(leaves[place])) for place in lists]
-    if alone.explicit or any(found.explicit for found in inside):
-        lists = [place for place, found in zip(lists, inside, strict=True) if found.explicit]
-        if alone.explicit and lists:
+    loose = [leaf for leaf in leaves if not isinstance(leaf, list)]
+    alone = _found(loose)
+    inside = {place: tree_leaves(leaves[place]) for place in lists}
+    found = {place: _found(parts) for place, parts in inside.items()}
+    images = [place for place in lists if any(found[place])]
+    if alone.explicit or any(one.explicit for one in found.values()):
+        images = [place for place in lists if found[place].explicit]
+        if alone.explicit and images:
             raise ValueError(
                 "the images of one call should all be in lists, which have one draw for each of "
                 "their images, or all be outside, where they share one; this sample has both"
             )
     elif alone.implicit:
         return []
+    if not images:
+        return []
+    if targets := [type(leaf).__name__ for leaf in loose if is_target(leaf)]:
+        raise ValueError(
+            f"{targets[0]} beside a list of images should be in a list too, one item for each image"
+        )
+    lists = [place for place in lists if place in images or any(map(is_target, inside[place]))]
     if len({len(leaves[place]) for place in lists}) > 1:
         lengths = " and ".join(str(len(leaves[place])) for place in lists)
         raise ValueError(
-            f"lists of images in one call should have one length, because images at one place "
-            f"share a draw; these have {lengths}"
+            f"lists of images in one call should have one length, and so should lists of their "
+            f"targets, because what is at one place shares a draw; these have {lengths}"
         )
     return lists
 
@@ -92,6 +112,8 @@ def _found(leaves: list[Any]) -> _Found:
     for place, leaf in enumerate(leaves):
         if _is_tv_image(leaf) if isinstance(leaf, Tensor) else _is_pil(leaf):
             found.explicit.append(place)
+        elif is_target(leaf):
+            continue
         elif leaf.ndim >= 3 if isinstance(leaf, Tensor) else _is_image_array(leaf):
             found.implicit.append(place)
     return found
@@ -120,17 +142,43 @@ def _is_pil(leaf: Any) -> bool:
     return pil is not None and isinstance(leaf, pil.Image)
 
 
-def _is_tv_image(leaf: Tensor) -> bool:
-    tv = None if type(leaf) is Tensor else sys.modules.get("torchvision.tv_tensors")
-    if tv is None or not isinstance(leaf, tv.TVTensor):
+def _is_tv(leaf: Any, *names: str) -> bool:
+    """Whether this is one of torchvision's `tv_tensors` of these names; older ones lack some."""
+    if type(leaf) is Tensor or not isinstance(leaf, Tensor):
         return False
-    if not isinstance(leaf, tv.Image):
+    tv = sys.modules.get("torchvision.tv_tensors")
+    return tv is not None and isinstance(
+        leaf, tuple(getattr(tv, n) for n in names if hasattr(tv, n))
+    )
+
+
+def is_target(leaf: Any) -> bool:
+    """Whether this moves with an image: boxes, masks or key points of torchvision."""
+    return _is_tv(leaf, "BoundingBoxes", "Mask", "KeyPoints")
+
+
+def is_video(leaf: Any) -> bool:
+    """Whether this is a `tv_tensors.Video`, whose frames share a draw."""
+    return _is_tv(leaf, "Video")
+
+
+def _is_tv_image(leaf: Tensor) -> bool:
+    if _is_tv(leaf, "Image", "Video"):
+        return True
+    if _is_tv(leaf, "TVTensor") and not is_target(leaf):
         raise TypeError(
-            f"DeepAutoAugment transforms images only, and this sample holds {type(leaf).__name__}: "
-            "shear, rotation and crops would leave it behind. Take it out of the sample; with "
-            "a policy without geometry, pass it as a plain tensor."
+            f"DeepAutoAugment moves boxes, masks and key points with an image, and this sample "
+            f"holds {type(leaf).__name__}, which it would leave behind: take it out of the sample"
         )
-    return True
+    return False
+
+
+def image_size(image: Any) -> tuple[int, int]:
+    """The (H, W) of one image, or of all in a batch or video."""
+    if _is_pil(image):
+        return image.height, image.width
+    height, width = image.shape[-2:] if isinstance(image, Tensor) else image.shape[:2]
+    return height, width
 
 
 def _is_image_array(leaf: Any) -> bool:
@@ -155,6 +203,8 @@ def _described(leaf: Any) -> str:
 def check_shape(image: Tensor) -> None:
     """Raise for a tensor that is no image or batch, with a hint for (H, W, C)."""
     shape = tuple(image.shape)
+    if is_video(image) and image.ndim != 4:
+        raise ValueError(f"a Video is (T, C, H, W), got shape {shape}; give several in a list")
     if image.ndim not in (3, 4):
         raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}")
     if image.dtype != torch.uint8 and not image.is_floating_point():
@@ -172,7 +222,9 @@ def check_shape(image: Tensor) -> None:
 def batch_size(images: list[Any]) -> int | None:
     """N of the batches, or None for single images."""
     sizes = [
-        image.shape[0] if isinstance(image, Tensor) and image.ndim == 4 else None
+        image.shape[0]
+        if isinstance(image, Tensor) and image.ndim == 4 and not is_video(image)
+        else None
         for image in images
     ]
     if any(size != sizes[0] for size in sizes):
@@ -184,7 +236,7 @@ def batch_size(images: list[Any]) -> int | None:
 
 
 def rewrap(out: Tensor, like: Tensor) -> Tensor:
-    """`out` as a `tv_tensors.Image` if `like` is one."""
+    """`out` as a `tv_tensors.Image` or `Video` if `like` is one."""
     if not _is_tv_image(like):
         return out
     wrapped: Tensor = sys.modules["torchvision.tv_tensors"].wrap(out, like=like)

@@ -1,11 +1,11 @@
-"""`DeepAutoAugment` applies a policy to images of any kind, `AugmentedDataset` to a dataset."""
+"""`DeepAutoAugment` applies a policy to images of any kind and to what goes with them."""
 
 from __future__ import annotations
 
 import itertools
-import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from deepaa.ops import (
     ForkSafeLock,
@@ -29,7 +29,7 @@ from deepaa.ops import (
     to_device,
 )
 from deepaa.policy import Policy, load_policy
-from deepaa.transforms import inputs
+from deepaa.transforms import inputs, targets
 
 Array = np.ndarray[Any, Any]
 _LOCK = ForkSafeLock()
@@ -38,7 +38,7 @@ PILLOW_CHANNELS = (1, 3)
 
 
 class DeepAutoAugment(nn.Module):
-    """Applies a policy to the images of a sample and returns everything else unchanged.
+    """Applies a policy to the images of a sample, and moves boxes, masks and key points with them.
 
     Inputs are given as to a torchvision v2 transform: one or several, nested in tuples, lists and
     dicts. The structure comes back the same. An image keeps its kind:
@@ -46,7 +46,12 @@ class DeepAutoAugment(nn.Module):
     - a PIL image, RGB or L;
     - a numpy array, uint8 (H, W), or uint8 or float (H, W, C) with at most 4 channels;
     - a tensor, uint8 or float, (C, H, W), or (N, C, H, W) where each image has its own draw;
-    - a `tv_tensors.Image`. Boxes, masks, key points and videos are refused.
+    - a `tv_tensors.Image`, or a `tv_tensors.Video` (T, C, H, W), whose frames share one draw.
+
+    torchvision's `BoundingBoxes` (upright ones), `Mask` and `KeyPoints` move as the pixels of the
+    image beside them; colour leaves them alone. Of a box that leaves the image, one without size is
+    left, so that labels stay aligned: `v2.SanitizeBoundingBoxes` removes both. The page "Boxes and
+    masks" of the documentation has the rules. All other leaves come back unchanged.
 
     Which leaves are images follows torchvision's rule: every PIL image and `tv_tensors.Image`. If
     there is none, it is the first array of the shapes above or tensor of three or more dimensions.
@@ -80,6 +85,8 @@ class DeepAutoAugment(nn.Module):
         seed: int | None = None,
         *,
         operations: Sequence[Operation] = (),
+        cutout_targets: str = "keep",
+        mask_fill: float = 0,
     ) -> None:
         """Load the policy if it is a name or a path.
 
@@ -87,8 +94,12 @@ class DeepAutoAugment(nn.Module):
             policy: A policy, or the name or path of one for `load_policy`.
             seed: A whole number, for draws that can be repeated.
             operations: Your own operations that the policy's file names.
+            cutout_targets: "keep" leaves what cutout covers; "hide" gives masks the fill there, and
+                takes away boxes that are wholly under it and key points.
+            mask_fill: The value of mask pixels that come from outside of the image.
         """
         super().__init__()
+        self.target_settings = targets.TargetSettings.checked(cutout_targets, mask_fill)
         if isinstance(policy, str | Path):
             policy = load_policy(policy, operations)
         elif not isinstance(policy, Policy):
@@ -163,12 +174,12 @@ class DeepAutoAugment(nn.Module):
             images = [leaves[place] for place in places]
             n = inputs.batch_size(images)
             if torch.compiler.is_compiling():
+                targets.refuse_compiled(leaves)
                 images = self._augment_compiled(images, n, index)
             elif n is None:
-                key, epoch = self._key(index), self.epoch
-                images = [self._augment_one(image, key, epoch) for image in images]
+                images = self._augment_sample(leaves, images, self._key(index), self.epoch)
             else:
-                images = self._augment_batches(images, n, index)
+                images = self._augment_batches(leaves, images, n, index)
         for place, image in zip(places, images, strict=True):
             leaves[place] = image
         return tree_unflatten(leaves, structure)
@@ -193,14 +204,29 @@ class DeepAutoAugment(nn.Module):
         if lists := inputs.list_places(leaves):
             self._augment_lists(leaves, lists, lambda n: inputs.list_keys(key, n))
             return tree_unflatten(leaves, structure)
-        for place in inputs.image_places(leaves):
-            image = leaves[place]
-            if isinstance(image, Tensor) and image.ndim == 4:
-                keys = sample_keys(key, 0, torch.arange(len(image)))
-                leaves[place] = inputs.rewrap(self._run(image, keys, epoch), image)
-            else:
-                leaves[place] = self._augment_one(image, key, epoch)
+        places = inputs.image_places(leaves)
+        images = self._augment_sample(leaves, [leaves[place] for place in places], key, epoch)
+        for place, image in zip(places, images, strict=True):
+            leaves[place] = image
         return tree_unflatten(leaves, structure)
+
+    def _augment_sample(
+        self, leaves: list[Any], images: list[Any], key: int, epoch: int
+    ) -> list[Any]:
+        """The images of a flat sample under one key; its targets are replaced in place."""
+        policy, settings = self.policy, self.target_settings
+        draw = partial(policy.draw_one, key, epoch)
+        targets.move_sample(leaves, images, draw, policy.table, settings)
+        return [self._augment_any(image, key, epoch) for image in images]
+
+    def _augment_any(self, image: Any, key: int, epoch: int) -> Any:
+        """A single image, the frames of a video, or a batch that is one of a list."""
+        if not isinstance(image, Tensor) or image.ndim == 3:
+            return self._augment_one(image, key, epoch)
+        keys = sample_keys(key, 0, torch.arange(len(image)))
+        if inputs.is_video(image):
+            keys = torch.full((len(image),), key, device="cpu")
+        return inputs.rewrap(self._run(image, keys, epoch), image)
 
     # Keys
 
@@ -262,10 +288,18 @@ class DeepAutoAugment(nn.Module):
         out = self._augment_tensor(tensor, key, epoch).permute(1, 2, 0).numpy()
         return np.ascontiguousarray(out).reshape(image.shape)
 
-    def _augment_batches(self, images: list[Tensor], n: int, index: Any) -> list[Tensor]:
+    def _augment_batches(
+        self, leaves: list[Any], images: list[Tensor], n: int, index: Any
+    ) -> list[Tensor]:
         numbers = None if index is None else inputs.batch_numbers(index, n)
         epoch = self.epoch
         keys = self._keys(images[0], numbers, epoch, self._calls)
+        policy, settings = self.policy, self.target_settings
+
+        def draws() -> list[targets.Steps]:
+            return [policy.draw_one(key, epoch) for key in keys.tolist()]
+
+        targets.move_batch(leaves, images, draws, policy.table, settings)
         return [inputs.rewrap(self._run(image, keys, epoch), image) for image in images]
 
     def _augment_compiled(self, images: list[Tensor], n: int | None, index: Any) -> list[Tensor]:
@@ -323,75 +357,3 @@ def _stream(seed: int, epoch: int, calls: Tensor) -> tuple[int, int]:
         calls[0], calls[1] = call + 1, epoch
     worker = get_worker_info()
     return hash_int(hash_int(seed, epoch), worker.seed if worker else 0), call
-
-
-class AugmentedDataset(Dataset[Any]):
-    """A dataset whose samples are augmented under their index.
-
-    With a seeded transform, item i is a pure function of (seed, epoch, i): the stream is the same
-    for any number of workers, any order, and after a restart. Call `set_epoch` before each epoch,
-    or every epoch repeats the same augmented images. Without a seed, each access draws afresh.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        transform: DeepAutoAugment,
-        *,
-        then: Callable[[Any], Any] | None = None,
-    ) -> None:
-        """Check that the dataset can be indexed.
-
-        Args:
-            dataset: Anything with `__getitem__` and `__len__` whose items the transform takes.
-            then: Called with each augmented sample, label and all: a v2 pipeline that makes tensors
-                of PIL images, which a DataLoader cannot put into a batch.
-        """
-        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
-            raise TypeError(
-                f"AugmentedDataset needs __getitem__ and __len__, which {type(dataset).__name__} "
-                "lacks; call the transform inside an iterable dataset instead"
-            )
-        self.dataset = dataset
-        self.transform = transform
-        self.then = then
-        # Visits, their epoch, and whether a warning was given: shared by all workers.
-        self._visits = inputs.shared_tensor(torch.zeros(3, dtype=torch.int64, device="cpu"))
-
-    def __len__(self) -> int:
-        """Number of samples."""
-        return len(self.dataset)
-
-    def __getitem__(self, index: int) -> Any:
-        """Sample `index`, augmented."""
-        index = inputs.whole_number(index, "index of a sample")
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"sample {index} of a dataset of {len(self)}")
-        if index < 0:
-            index += len(self)
-        sample = self.dataset[index]
-        if self.transform.seed is None:
-            sample = self.transform(sample)
-        else:
-            self._count_visit()
-            sample = self.transform(sample, index=index)
-        return sample if self.then is None else self.then(sample)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Change the draws; workers that are already running see it."""
-        self.transform.set_epoch(epoch)
-
-    def _count_visit(self) -> None:
-        """Warn once when two whole epochs went by under one number."""
-        count, of_epoch, warned = self._visits.tolist()
-        epoch = self.transform.epoch
-        count = count + 1 if of_epoch == epoch else 1
-        # Workers may overwrite each other's count; it then warns a little later.
-        self._visits[0], self._visits[1] = count, epoch
-        if count > 2 * len(self) and not warned:
-            self._visits[2] = 1
-            warnings.warn(
-                f"{count} samples were drawn in epoch {epoch} from a dataset of {len(self)}: call "
-                "set_epoch(epoch) before each epoch, or it repeats the same augmented images",
-                stacklevel=2,
-            )

@@ -1,0 +1,267 @@
+"""Boxes, masks and key points of torchvision, moved as the image beside them.
+
+torchvision is not imported for it: who holds a `tv_tensors` object has imported it.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from deepaa.ops import Layer, Table, move_boxes, moving_layers, source_index, track
+from deepaa.transforms import inputs
+
+CUTOUT_TARGETS = ("keep", "hide")
+LOST = -1
+"""Both coordinates of a key point that has no pixel any more."""
+Floats = npt.NDArray[np.float64]
+Steps = Sequence[tuple[int, Sequence[float]]]
+
+
+class TargetSettings(NamedTuple):
+    """What a transform does with targets beyond geometry."""
+
+    cutout: str = "keep"
+    mask_fill: float = 0
+
+    @classmethod
+    def checked(cls, cutout: Any, mask_fill: Any) -> TargetSettings:
+        """The settings, or an error that names the one that is wrong."""
+        if cutout not in CUTOUT_TARGETS:
+            raise ValueError(f"cutout_targets should be 'keep' or 'hide', got {cutout!r}")
+        if isinstance(mask_fill, bool) or not isinstance(mask_fill, int | float):
+            raise TypeError(f"mask_fill should be a number, got {mask_fill!r}")
+        return cls(cutout, mask_fill)
+
+
+class Mover:
+    """Moves the targets of one image of `size` (H, W) through the steps that were drawn for it."""
+
+    def __init__(
+        self, steps: Steps, table: Table, size: tuple[int, int], settings: TargetSettings
+    ) -> None:
+        """Find the layers that move anything."""
+        self.size = size
+        self.layers: list[Layer] = moving_layers(steps, table, *size)
+        self.hide = settings.cutout == "hide"
+        self.fill = settings.mask_fill
+
+    def __call__(self, leaf: Any) -> Any:
+        """The leaf, moved if it is a target; everything else as it is."""
+        if not inputs.is_target(leaf):
+            return leaf
+        name, plain = type(leaf).__name__, leaf.detach().as_subclass(Tensor)
+        tv = sys.modules["torchvision.tv_tensors"]
+        if isinstance(leaf, tv.Mask):
+            moved = self._mask(plain)
+        else:
+            if tuple(leaf.canvas_size) != self.size:
+                raise ValueError(
+                    f"{name} have canvas_size {tuple(leaf.canvas_size)}, and their image is "
+                    f"{self.size[0]} x {self.size[1]}"
+                )
+            numbers = plain.to("cpu", torch.float64).numpy()
+            if not np.isfinite(numbers).all():
+                bad = numbers[~np.isfinite(numbers)][0]
+                raise ValueError(f"{name} should have finite coordinates, got {bad}")
+            if isinstance(leaf, tv.BoundingBoxes):
+                out = self._boxes(numbers, leaf.format.value, _is_whole(plain))
+            else:
+                out = self._points(numbers, _is_whole(plain))
+            moved = torch.from_numpy(np.ascontiguousarray(out)).to(plain.device, plain.dtype)
+        return tv.wrap(moved, like=leaf)
+
+    # Masks
+
+    @cached_property
+    def _index(self) -> Tensor:
+        return torch.from_numpy(source_index(self.layers, *self.size, hide=self.hide)).flatten()
+
+    def _mask(self, mask: Tensor) -> Tensor:
+        """Masks (..., H, W), each pixel from where the image's came; the fill where it had none."""
+        if mask.ndim < 2 or tuple(mask.shape[-2:]) != self.size:
+            raise ValueError(
+                f"a Mask should be (..., {self.size[0]}, {self.size[1]}) as its image, got shape "
+                f"{tuple(mask.shape)}"
+            )
+        _check_fill(self.fill, mask.dtype)
+        index = self._index.to(mask.device)
+        moved = mask.flatten(-2)[..., index.clamp(min=0)].masked_fill_(index < 0, self.fill)
+        return moved.reshape(mask.shape)
+
+    # Coordinates
+
+    def _boxes(self, boxes: Floats, kind: str, whole: bool) -> Floats:
+        """Boxes of a format, as whole numbers around the hull if `whole`."""
+        if kind not in ("XYXY", "XYWH", "CXCYWH"):
+            raise ValueError(
+                f"boxes of format {kind} are not moved, because shear leaves no rectangle: convert "
+                "them to XYXY, or give their corners as KeyPoints"
+            )
+        first, last = boxes[..., :2], boxes[..., 2:]
+        corners = {
+            "XYXY": lambda: (first, last),
+            "XYWH": lambda: (first, first + last),
+            "CXCYWH": lambda: (first - last / 2, first + last / 2),
+        }[kind]()
+        flat = np.concatenate(corners, -1).reshape(-1, 4)
+        self._check_boxes(flat, boxes.reshape(-1, 4), kind)
+        moved = move_boxes(flat, self.layers, *self.size, hide=self.hide).reshape(boxes.shape)
+        low, high = moved[..., :2], moved[..., 2:]
+        if whole:  # outwards, but not for an error of rounding
+            empty = high <= low
+            low = np.floor(low + 1e-6)
+            high = np.where(empty, low, np.ceil(high - 1e-6))
+        second = {"XYXY": high, "XYWH": high - low, "CXCYWH": high - low}[kind]
+        middle = (low + high) / 2
+        return np.concatenate((middle if kind == "CXCYWH" else low, second), -1)
+
+    def _check_boxes(self, flat: Floats, given: Floats, kind: str) -> None:
+        """Refuse boxes that are turned inside out, and those beside the image."""
+        height, width = self.size
+        turned = (flat[:, 2:] < flat[:, :2]).any(-1)
+        outside = (flat[:, 2:] < 0).any(-1) | (flat[:, :2] > (width, height)).any(-1)
+        where = f"its image of {height} x {width}"
+        for bad, what in ((turned, "ends before it begins, in"), (outside, "lies outside of")):
+            if bad.any():
+                place = int(bad.argmax())
+                raise ValueError(f"box {place}, {given[place].tolist()} in {kind}, {what} {where}")
+
+    def _points(self, points: Floats, whole: bool) -> Floats:
+        """Points (..., 2); whole numbers name pixels, so that their centres are moved."""
+        start = points + 0.5 if whole else points
+        moved, lost = track(start, self.layers, *self.size, hide=self.hide)
+        height, width = self.size
+        inside = ((moved >= 0) & (moved <= (width, height))).all(-1)
+        moved = np.floor(moved) if whole else moved
+        out: Floats = np.where((lost & inside)[..., None], LOST, moved)
+        return out
+
+
+def _is_whole(values: Tensor) -> bool:
+    return not values.is_floating_point()
+
+
+def _check_fill(fill: float, dtype: torch.dtype) -> None:
+    """Refuse a fill that masks of this type cannot hold."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return
+    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    if not (math.isfinite(fill) and fill == int(fill) and low <= fill <= high):
+        raise ValueError(f"mask_fill is {fill}, which masks of {dtype} cannot hold")
+
+
+# Samples
+
+
+def target_places(leaves: list[Any]) -> list[int]:
+    """The places of targets in a flat sample, and of lists that hold some."""
+    return [
+        place
+        for place, leaf in enumerate(leaves)
+        if any(map(inputs.is_target, tree_leaves(leaf) if isinstance(leaf, list) else [leaf]))
+    ]
+
+
+def move_sample(
+    leaves: list[Any],
+    images: list[Any],
+    draw: Callable[[], Steps],
+    table: Table,
+    settings: TargetSettings,
+) -> None:
+    """Replace the targets in a flat sample by those moved as its images, which share a draw."""
+    if not (places := target_places(leaves)):
+        return
+    if inputs.batch_size(images) is not None:
+        raise ValueError(
+            "boxes, masks and key points in a list of samples go with single images, and this "
+            "sample has a batch (N, C, H, W)"
+        )
+    mover = Mover(draw(), table, _size(images, table), settings)
+    for place in places:
+        leaves[place] = tree_map(mover, leaves[place])
+
+
+def move_batch(
+    leaves: list[Any],
+    images: list[Tensor],
+    draws: Callable[[], list[Steps]],
+    table: Table,
+    settings: TargetSettings,
+) -> None:
+    """Replace the targets of a batch: masks (N, ..., H, W), and lists with one item per image."""
+    if not (places := target_places(leaves)):
+        return
+    n, size = len(images[0]), _size(images, table)
+    for place in places:
+        _check_batched(leaves[place], n)
+    movers = [Mover(steps, table, size, settings) for steps in draws()]
+    for place in places:
+        leaf = leaves[place]
+        if isinstance(leaf, list):
+            moved = [tree_map(move, item) for move, item in zip(movers, leaf, strict=True)]
+            leaves[place] = moved
+        elif n:
+            wrap = sys.modules["torchvision.tv_tensors"].wrap
+            masks = [move(mask) for move, mask in zip(movers, _masks(leaf), strict=True)]
+            leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in masks]), like=leaf)
+
+
+def refuse_compiled(leaves: list[Any]) -> None:
+    """Refuse what compiled code does not move."""
+    if target_places(leaves) or any(map(inputs.is_video, leaves)):
+        raise TypeError(
+            "boxes, masks, key points and videos cannot be compiled: call the transform outside of "
+            "torch.compile"
+        )
+
+
+def _masks(batch: Tensor) -> list[Tensor]:
+    """The masks of a batch, each a `tv_tensors.Mask`."""
+    wrap = sys.modules["torchvision.tv_tensors"].wrap
+    return [wrap(mask, like=batch) for mask in batch.detach().as_subclass(Tensor)]
+
+
+def _check_batched(leaf: Any, n: int) -> None:
+    """Refuse targets that do not say which image of a batch of n they belong to."""
+    if isinstance(leaf, list):
+        if len(leaf) != n:
+            raise ValueError(f"a batch of {n} images needs a list of {n} targets, got {len(leaf)}")
+    elif not isinstance(leaf, sys.modules["torchvision.tv_tensors"].Mask):
+        raise ValueError(
+            f"{type(leaf).__name__} beside a batch of {n} images should be in a list of {n}, one "
+            "item for each image"
+        )
+    elif leaf.ndim < 3 or len(leaf) != n:
+        raise ValueError(
+            f"a Mask beside a batch of {n} images should be ({n}, ..., H, W), got shape "
+            f"{tuple(leaf.shape)}"
+        )
+
+
+def _size(images: list[Any], table: Table) -> tuple[int, int]:
+    """The (H, W) that all images of a sample with targets have; refuse what has no geometry."""
+    for operation in table.operations:
+        if operation.is_custom:
+            raise TypeError(
+                f"the own operation {operation.name!r} may move pixels to anywhere, so that boxes, "
+                "masks and key points could not follow: use a policy without it"
+            )
+    sizes = list(dict.fromkeys(map(inputs.image_size, images)))
+    if len(sizes) > 1:
+        told = " and ".join(f"{height} x {width}" for height, width in sizes)
+        raise ValueError(
+            f"boxes, masks and key points go with images of one size, and these are {told}; give "
+            "several samples as a list of samples"
+        )
+    return sizes[0]
