@@ -1,0 +1,336 @@
+"""targets.py: boxes, masks, key points and videos go with their image, in all forms of samples."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from pictures import STAMPS, noise
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2.functional import convert_bounding_box_format
+
+from deepaa.ops.space import Operation, Space, Table
+from deepaa.policy.policy import Policy
+from deepaa.transforms import AugmentedDataset, DeepAutoAugment
+
+FILL = {"fill": 7}
+GEOMETRY = Space(
+    (
+        Operation("identity"),
+        Operation("invert"),
+        Operation("shear_x", -0.3, 0.3, options=FILL),
+        Operation("shear_y", -0.3, 0.3, options=FILL),
+        Operation("translate_x", -0.45, 0.45, options=FILL),
+        Operation("translate_y", -0.45, 0.45, options=FILL),
+        Operation("rotate", -180, 180, options=FILL),
+        Operation("flip"),
+        Operation("crop", options=FILL),
+        Operation("cutout", options={**FILL, "size": 5}),
+    )
+)
+MOVES = Space(tuple(op for op in GEOMETRY.operations if op.name not in ("invert", "cutout")))
+POLICY = Policy.uniform(GEOMETRY, 3)
+HALF_LEFT = Table([(Operation("translate_x", 0, 0.5), 0.5)])
+
+
+def boxes(*rows: Any, kind: str = "XYXY", size: tuple[int, int] = (16, 24)) -> Any:
+    return tv_tensors.BoundingBoxes(torch.tensor(rows), format=kind, canvas_size=size)
+
+
+def points(*rows: Any, size: tuple[int, int] = (16, 24)) -> Any:
+    return tv_tensors.KeyPoints(torch.tensor(rows), canvas_size=size)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    return tensor.as_subclass(Tensor)
+
+
+def target(i: int, size: tuple[int, int] = (16, 24)) -> dict[str, Any]:
+    return {
+        "boxes": boxes([1.0 + i, 2.0, 9.0, 11.0], [3.0, 4.0, 20.0, 15.0], size=size),
+        "masks": tv_tensors.Mask(noise(2, *size, seed=i)),
+        "points": points([[1.5, 2.5], [7.0, 9.0]], size=size),
+        "labels": torch.tensor([3, i]),
+    }
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    assert [type(value) for value in a.values()] == [type(value) for value in b.values()]
+    return all(torch.equal(plain(a[key]), plain(b[key])) for key in a)
+
+
+# Masks
+
+
+@given(st.integers(0, 2**40), st.integers(1, 40), st.integers(1, 40), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_a_mask_is_the_image_under_nearest_neighbours(
+    index: int, height: int, width: int, hide: bool
+) -> None:
+    space = GEOMETRY.without("invert") if hide else MOVES
+    transform = DeepAutoAugment(
+        Policy.uniform(space, 3), 0, mask_fill=7, cutout_targets="hide" if hide else "keep"
+    )
+    image = noise(1, height, width)
+    out, mask = transform(image, tv_tensors.Mask(image.clone()), index=index)
+    assert type(mask) is tv_tensors.Mask
+    assert torch.equal(plain(mask), out)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32]
+)
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (0,), (2, 3)])
+def test_masks_of_every_kind(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    transform = DeepAutoAugment(Policy.uniform(MOVES, 2), seed=1, mask_fill=1)
+    values = noise(*shape, 12, 9).remainder(2).to(dtype)
+    before = values.clone()
+    for i in range(5):
+        _, mask = transform(Image.new("RGB", (9, 12)), tv_tensors.Mask(values), index=i)
+        assert mask.dtype == dtype
+        assert mask.shape == values.shape
+        flat = values.reshape(-1, 12, 9)
+        for one, out in zip(flat, plain(mask).reshape(-1, 12, 9), strict=True):
+            single = transform(Image.new("L", (9, 12)), tv_tensors.Mask(one), index=i)[1]
+            assert torch.equal(plain(single), out)
+    assert torch.equal(values, before)
+
+
+def test_cutout_keeps_or_hides() -> None:
+    policy = Policy.always(Operation("cutout", options={"size": 30, "fill": 0}))
+    image = torch.full((3, 16, 24), 9, dtype=torch.uint8)
+    sample = {**target(0), "image": tv_tensors.Image(image)}
+    kept = DeepAutoAugment(policy, seed=0)(sample, index=1)
+    assert (kept["image"] == 0).any()
+    assert same({**kept, "image": sample["image"]}, sample)
+    hidden = DeepAutoAugment(policy, seed=0, cutout_targets="hide", mask_fill=255)(sample, index=1)
+    covered = plain(hidden["image"])[0] == 0
+    want = plain(sample["masks"]).masked_fill(covered, 255)
+    assert torch.equal(plain(hidden["masks"]), want)
+    for before, after in zip(sample["points"][0], hidden["points"][0], strict=True):
+        x, y = int(before[0]), int(before[1])
+        assert plain(after).tolist() == ([-1, -1] if covered[y, x] else before.tolist())
+    for before, after in zip(plain(sample["boxes"]), plain(hidden["boxes"]), strict=True):
+        left, top, right, bottom = before.int().tolist()
+        whole = bool(covered[top:bottom, left:right].all())
+        assert (after[2:] == after[:2]).all() == whole
+
+
+# Boxes and points
+
+
+@given(st.integers(0, 2**40), st.integers(12, 40), st.integers(12, 40))
+@settings(max_examples=150, deadline=None)
+def test_a_painted_marker_and_its_point_stay_together(index: int, height: int, width: int) -> None:
+    transform = DeepAutoAugment(Policy.uniform(MOVES, 1), seed=0)
+    image = torch.full((1, height, width), 7, dtype=torch.uint8)
+    y, x = height // 2, width // 3
+    image[0, y - 1 : y + 2, x - 1 : x + 2] = 255
+    size = (height, width)
+    marker = boxes([x - 1.0, y - 1.0, x + 2.0, y + 2.0], size=size)
+    spot, pixel = points([x + 0.5, y + 0.5], size=size), points([x, y], size=size)
+    out, box, spot, pixel = transform(image, marker, spot, pixel, index=index)
+    rows, columns = np.nonzero(out[0].numpy() == 255)
+    (left, top, right, bottom), (px, py) = box[0].tolist(), spot[0].tolist()
+    if not 2 < px < width - 2 or not 2 < py < height - 2:
+        return  # a part of it may be outside
+    assert abs(columns.mean() + 0.5 - px) < 1
+    assert abs(rows.mean() + 0.5 - py) < 1
+    assert pixel[0].tolist() == [int(px), int(py)] or abs(px % 1 - 0.5) > 0.499
+    assert max(abs(left - columns.min()), abs(right - columns.max() - 1)) <= 1
+    assert max(abs(top - rows.min()), abs(bottom - rows.max() - 1)) <= 1
+
+
+@pytest.mark.parametrize("kind", ["XYWH", "CXCYWH"])
+def test_formats_tell_the_same_box(kind: str) -> None:
+    transform = DeepAutoAugment(POLICY, seed=4)
+    given_boxes = boxes([1.0, 2.0, 9.0, 11.0], [0.5, 0.25, 24.0, 16.0], [20.0, 3.0, 23.0, 4.0])
+    other = convert_bounding_box_format(given_boxes, new_format=kind)
+    for i in range(30):
+        _, want, found = transform(noise(3, 16, 24), given_boxes, other, index=i)
+        assert found.format.value == kind
+        assert found.canvas_size == (16, 24)
+        back = convert_bounding_box_format(found, new_format="XYXY")
+        assert torch.allclose(plain(back), plain(want), atol=1e-4)
+
+
+def test_whole_boxes_stay_whole_and_around() -> None:
+    transform = DeepAutoAugment(Policy.uniform(MOVES, 3), seed=4)
+    rows = ([1, 2, 9, 11], [0, 0, 24, 16])
+    for i in range(40):
+        whole, exact = transform(
+            noise(3, 16, 24), boxes(*rows), boxes(*rows).to(torch.float64), index=i
+        )[1:]
+        assert whole.dtype == torch.int64
+        big, small = plain(whole), plain(exact)
+        assert (big[:, :2] <= small[:, :2] + 1e-5).all()
+        assert ((big - small).abs() < 1 + 1e-5).all()
+
+
+def test_a_box_that_leaves_has_no_size_and_is_sanitized_with_its_label() -> None:
+    transform = DeepAutoAugment(Policy.uniform(HALF_LEFT, 1))
+    sample = {
+        "image": tv_tensors.Image(noise(3, 16, 24)),
+        "boxes": boxes([0.0, 0, 6, 6], [14, 0, 20, 8], [10, 2, 14, 4]),
+        "labels": torch.tensor([5, 6, 7]),
+    }
+    out = transform(sample)
+    assert plain(out["boxes"]).tolist() == [[0, 0, 0, 0], [2, 0, 8, 8], [0, 2, 2, 4]]
+    assert out["labels"] is sample["labels"]
+    clean = v2.SanitizeBoundingBoxes()(out)
+    assert clean["labels"].tolist() == [6, 7]
+    spots = transform(sample["image"], points([1.0, 1.0], [13.0, 2.0]))[1]
+    assert plain(spots).tolist() == [[-11, 1], [1, 2]]
+    assert plain(v2.SanitizeKeyPoints()({"points": spots})["points"]).tolist() == [[1, 2]]
+
+
+def test_colour_leaves_targets_alone() -> None:
+    out = DeepAutoAugment(Policy.always(Operation("invert")))(
+        {"image": noise(3, 16, 24), **target(1)}
+    )
+    assert same({key: out[key] for key in target(1)}, target(1))
+    empty = tv_tensors.BoundingBoxes(torch.zeros(0, 4), format="XYXY", canvas_size=(16, 24))
+    assert DeepAutoAugment(POLICY)(noise(3, 16, 24), empty)[1].shape == (0, 4)
+
+
+def test_pixels_do_not_depend_on_targets() -> None:
+    transform, image = DeepAutoAugment(POLICY, seed=3), noise(3, 16, 24)
+    for i in range(5):
+        alone = transform(image, index=i)
+        assert torch.equal(transform({"image": image, **target(0)}, index=i)["image"], alone)
+
+
+# Samples
+
+
+def test_all_forms_of_several_samples_agree() -> None:
+    transform = DeepAutoAugment(POLICY, seed=2, cutout_targets="hide")
+    images, n = noise(4, 3, 16, 24), range(4)
+    targets = [target(i) for i in n]
+    want = [transform(images[i], targets[i], index=i) for i in n]
+    assert not all(same(out, t) for (_, out), t in zip(want, targets, strict=True))
+    forms: dict[str, list[tuple[Tensor, dict[str, Any]]]] = {
+        "samples": transform([(images[i], targets[i]) for i in n], index=n),
+        "dicts": [
+            (out.pop("image"), out)
+            for out in transform([{"image": images[i], **targets[i]} for i in n], index=n)
+        ],
+        "lists": list(zip(*transform(list(images), targets, index=n), strict=True)),
+        "batch": list(zip(*transform(images, targets, index=n), strict=True)),
+    }
+    for name, found in forms.items():
+        for (image, moved), (image_alone, alone) in zip(found, want, strict=True):
+            assert torch.equal(image, image_alone), name
+            assert same(moved, alone), name
+    masks = tv_tensors.Mask(torch.stack([plain(t["masks"]) for t in targets]))
+    for given_masks in (masks, [t["masks"] for t in targets]):
+        found_masks = transform(tv_tensors.Image(images), given_masks, index=n)[1]
+        assert type(found_masks) is type(given_masks)
+        for mask, (_, alone) in zip(found_masks, want, strict=True):
+            assert torch.equal(plain(mask), plain(alone["masks"]))
+
+
+def test_several_targets_of_one_image_share_its_draw() -> None:
+    transform = DeepAutoAugment(POLICY, seed=2)
+    image, one = Image.fromarray(noise(16, 24, 3).numpy()), target(0)
+    for i in range(4):
+        _, want = transform(image, one, index=i)
+        _, many = transform(image, [one["masks"], one["masks"]], index=i)
+        assert [torch.equal(plain(m), plain(want["masks"])) for m in many] == [True, True]
+        out = transform({"view": image, "other": image, "deep": [[one], (one,)]}, index=i)
+        assert same(out["deep"][0][0], want)
+        assert same(out["deep"][1][0], want)
+
+
+def test_a_dataset_of_detections() -> None:
+    data = [(tv_tensors.Image(noise(3, 16, 24)), target(i)) for i in range(3)]
+    augmented = AugmentedDataset(data, DeepAutoAugment(POLICY, seed=5))
+    assert same(augmented[1][1], DeepAutoAugment(POLICY, seed=5)(data[1], index=1)[1])
+
+
+def test_the_frames_of_a_video_share_one_draw() -> None:
+    transform = DeepAutoAugment(POLICY, seed=2)
+    frames = noise(5, 3, 16, 24)
+    video, mask = tv_tensors.Video(frames), tv_tensors.Mask(noise(5, 16, 24))
+    for i in range(6):
+        out, moved = transform(video, mask, index=i)
+        assert type(out) is tv_tensors.Video
+        for frame, want in zip(plain(out), frames, strict=True):
+            assert torch.equal(frame, transform(want, index=i))
+        assert torch.equal(plain(moved), plain(transform(frames[0], mask, index=i)[1]))
+    two = transform([video, video], index=[0, 3])
+    assert torch.equal(two[1], transform(video, index=3))
+
+
+def test_settings_are_copied() -> None:
+    transform = DeepAutoAugment(POLICY, cutout_targets="hide", mask_fill=255)
+    assert copy.deepcopy(transform).target_settings == ("hide", 255)
+
+
+# Errors
+
+IMAGE = noise(3, 16, 24)
+BATCH = noise(2, 3, 16, 24)
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (
+            (IMAGE, boxes([30.0, 1, 40, 2])),
+            r"box 0, \[30.0, 1.0, 40.0, 2.0\] in XYXY, lies outside",
+        ),
+        ((IMAGE, boxes([1, 1, 2, 2], [5, 1, 4, 2])), r"box 1, .*ends before it begins"),
+        ((IMAGE, boxes([1, 1, NAN, 2])), "BoundingBoxes should have finite coordinates, got nan"),
+        ((IMAGE, points([1, NAN])), "KeyPoints should have finite coordinates, got nan"),
+        ((IMAGE, boxes([1, 1, 2, 2], size=(24, 16))), r"canvas_size \(24, 16\).*image is 16 x 24"),
+        ((IMAGE, points([1, 1], size=(8, 8))), r"KeyPoints have canvas_size \(8, 8\)"),
+        ((IMAGE, boxes([1.0, 1, 2, 2, 30], kind="XYWHR")), "format XYWHR are not moved"),
+        ((IMAGE, tv_tensors.Mask(noise(2, 8, 24))), r"\(..., 16, 24\) as its image.*\(2, 8, 24\)"),
+        ((IMAGE, noise(3, 8, 8), tv_tensors.Mask(noise(8, 8))), r"\(..., 16, 24\)"),
+        (([IMAGE, IMAGE], [target(0)]), "should have one length.*have 2 and 1"),
+        (([IMAGE, IMAGE], target(0)), "BoundingBoxes beside a list of images should be in a list"),
+        ((BATCH, [target(0)]), "a batch of 2 images needs a list of 2 targets, got 1"),
+        ((BATCH, boxes([1, 1, 2, 2])), "BoundingBoxes beside a batch of 2 images should be in a"),
+        ((BATCH, tv_tensors.Mask(noise(3, 16, 24))), r"should be \(2, ..., H, W\), got.*\(3, 16"),
+        ([(BATCH, target(0))], "this sample has a batch"),
+        (tv_tensors.Video(noise(2, 5, 3, 16, 24)), r"a Video is \(T, C, H, W\).*\(2, 5, 3, 16"),
+    ],
+)
+def test_bad_targets_are_named(sample: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as error:
+        DeepAutoAugment(POLICY)(sample)
+    assert "\n" not in str(error.value)
+
+
+def test_images_of_two_sizes_share_no_targets() -> None:
+    sample = [Image.new("RGB", (24, 16)), Image.new("RGB", (8, 8))]
+    with pytest.raises(ValueError, match="of one size, and these are 16 x 24 and 8 x 8"):
+        DeepAutoAugment(POLICY)(tuple(sample), target(0))
+
+
+def test_bad_settings_are_named() -> None:
+    with pytest.raises(ValueError, match="should be 'keep' or 'hide', got 'drop'"):
+        DeepAutoAugment(POLICY, cutout_targets="drop")
+    with pytest.raises(TypeError, match="mask_fill should be a number, got 'x'"):
+        DeepAutoAugment(POLICY, mask_fill="x")  # type: ignore[arg-type]
+    for fill in (-1, 0.5, 256):
+        with pytest.raises(ValueError, match=f"mask_fill is {fill}, which masks of torch.uint8"):
+            DeepAutoAugment(POLICY, mask_fill=fill)(IMAGE, tv_tensors.Mask(noise(16, 24)))
+
+
+def test_own_operations_and_compilers_are_refused() -> None:
+    with pytest.raises(TypeError, match="the own operation 'stamp' may move pixels to anywhere"):
+        DeepAutoAugment(STAMPS)(noise(3, 16, 24), target(0))
+    torch._dynamo.reset()
+    compiled = torch.compile(DeepAutoAugment(POLICY), backend="eager", fullgraph=True)
+    with pytest.raises(Exception, match="boxes, masks, key points and videos cannot be compiled"):
+        compiled(IMAGE, tv_tensors.Mask(noise(16, 24)))
