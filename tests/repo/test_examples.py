@@ -19,6 +19,8 @@ SAYS = {
     "07_export.py": r"wrote policy_tv\.py: 3 layers.*the pipeline draws by itself",
     "08_reproducible_workers.py": "the same images every time, and new ones in every epoch",
     "09_own_search_method.py": r"found by strengths: .*, [\d,]+ passes",
+    "10_detection.py": r"box \[\[.*\]\] -> \[.*epoch 1, loss \d+\.\d+",
+    "11_segmentation.py": r"epoch 2, loss \d\.\d+, \d+% from outside",
 }
 
 
