@@ -73,6 +73,7 @@ def test_kernels_do_not_import_pil() -> None:
             "selfcheck",
             "conversions",
             "own_operations",
+            "single",
         ):
             assert "PIL" not in path.read_text(), path
 

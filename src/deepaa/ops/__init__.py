@@ -57,6 +57,11 @@ from deepaa.ops.selfcheck import (
     cpu_kernels as cpu_kernels,
     pillow_rounds_blends as pillow_rounds_blends,
 )
+from deepaa.ops.single import (
+    single_array as single_array,
+    single_pil as single_pil,
+    single_tensor as single_tensor,
+)
 from deepaa.ops.space import (
     BUILTIN as BUILTIN,
     CIFAR as CIFAR,

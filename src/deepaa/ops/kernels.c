@@ -10,6 +10,7 @@
 
 #include <float.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #if FLT_EVAL_METHOD != 0
@@ -331,6 +332,63 @@ PUBLIC int64_t NAMED(deepaa_apply_, LEVEL)(const Plan *p, const u8 *images, u8 *
         }
     }
     return -1;
+}
+
+/* Where byte k of a pixel of four lies in its word: whole words vectorise, bytes four apart do not. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define SHIFT(k) (8 * (k))
+#else
+#define SHIFT(k) (24 - 8 * (k))
+#endif
+
+/* Planes of an image of three channels whose pixels lie `pixel` bytes apart, 3 or 4. */
+static void split(const u8 *restrict in, u8 *restrict out, int64_t size, int64_t pixel) {
+    u8 *restrict red = out, *restrict green = out + size, *restrict blue = out + 2 * size;
+    if (pixel == 3) {
+        for (int64_t i = 0; i < size; i++) red[i] = in[3 * i], green[i] = in[3 * i + 1], blue[i] = in[3 * i + 2];
+        return;
+    }
+    for (int64_t i = 0; i < size; i++) {
+        uint32_t word;
+        memcpy(&word, in + 4 * i, 4);
+        red[i] = (u8)(word >> SHIFT(0)), green[i] = (u8)(word >> SHIFT(1)), blue[i] = (u8)(word >> SHIFT(2));
+    }
+}
+
+/* The way back; a fourth byte is 255, as Pillow sets it. */
+static void join(const u8 *restrict in, u8 *restrict out, int64_t size, int64_t pixel) {
+    const u8 *restrict red = in, *restrict green = in + size, *restrict blue = in + 2 * size;
+    if (pixel == 3) {
+        for (int64_t i = 0; i < size; i++) out[3 * i] = red[i], out[3 * i + 1] = green[i], out[3 * i + 2] = blue[i];
+        return;
+    }
+    for (int64_t i = 0; i < size; i++) {
+        const uint32_t word = (uint32_t)red[i] << SHIFT(0) | (uint32_t)green[i] << SHIFT(1) |
+                              (uint32_t)blue[i] << SHIFT(2) | (uint32_t)255 << SHIFT(3);
+        memcpy(out + 4 * i, &word, 4);
+    }
+}
+
+/* One image, planar for a `pixel` of 1, else of three channels with pixels 3 or 4 bytes apart.
+   Returns -1, 0 for a line that does not fit, or -2 without memory to work in; then nothing is written. */
+PUBLIC int64_t NAMED(deepaa_single_, LEVEL)(const Plan *p, const u8 *image, u8 *out, const int32_t *lines, int64_t depth,
+                                            int64_t pixel) {
+    const int64_t size = p->height * p->width, bytes = ((p->channels * size + 63) / 64) * 64;
+    const int64_t scratch = ((bytes + size + 4 * p->width + 63) / 64) * 64;
+    if (pixel != 1 && (p->channels != 3 || (pixel != 3 && pixel != 4))) return 0;
+    u8 *const work = malloc((size_t)(scratch + (pixel == 1 ? 0 : 2 * bytes)));
+    if (!work) return -2;
+    int64_t refused;
+    if (pixel == 1) {
+        refused = NAMED(deepaa_apply_, LEVEL)(p, image, out, lines, depth, 0, 1, work);
+    } else {
+        u8 *const planes = work + scratch, *const done = planes + bytes;
+        split(image, planes, size, pixel);
+        refused = NAMED(deepaa_apply_, LEVEL)(p, planes, done, lines, depth, 0, 1, work);
+        if (refused < 0) join(done, out, size, pixel);
+    }
+    free(work);
+    return refused;
 }
 
 #if LEVEL == 0

@@ -64,7 +64,7 @@ def level() -> str:
 
 def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     """uint8 (N, C, H, W) on CPU under (N, K, 6) lines."""
-    apply = _function(_levels()[-1])
+    apply = _function(_levels()[-1], "apply")
     out = torch.empty_like(images)
     lines = lines.contiguous()
     constants = _constants(plan)
@@ -95,6 +95,29 @@ def run(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     if max(refused) >= 0:  # `resolve` gives no such line, but memory hangs on it
         raise ValueError(f"image {max(refused)} has a line that does not fit its plan")
     return out
+
+
+class Single:
+    """The C loops for one image after another of a plan's size."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Find the loops and the addresses of the plan, once for all images."""
+        self.plan = plan
+        self._apply, self._constants = _function(_levels()[-1], "single"), _constants(plan)
+        self._address = ctypes.addressof(self._constants)
+
+    def run(self, source: int | bytes, target: int, lines: bytes, depth: int, pixel: int) -> None:
+        """The uint8 image at the address `source` under `depth` lines, written to `target`.
+
+        Args:
+            pixel: 1 for planes one after the other; 3 or 4 for RGB, pixels so many bytes apart.
+        """
+        refused = self._apply(self._address, source, target, lines, depth, pixel)
+        if refused == -2:
+            size = f"{self.plan.height} x {self.plan.width}"
+            raise MemoryError(f"no memory to augment an image of {size}")
+        if refused >= 0:  # memory hangs on it, as in `run`
+            raise ValueError("the image has a line that does not fit its plan")
 
 
 def scratch_bytes(plan: Plan) -> int:
@@ -191,10 +214,11 @@ def _levels() -> tuple[int, ...]:
 
 
 @cache
-def _function(level: int) -> Callable[..., int]:
-    """The loops compiled for a level."""
-    found: Any = getattr(_library(), f"deepaa_apply_{level}")
+def _function(level: int, name: str) -> Callable[..., int]:
+    """The loops compiled for a level: "apply" for batches, "single" for one image."""
+    found: Any = getattr(_library(), f"deepaa_{name}_{level}")
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    found.argtypes, found.restype = [pointer] * 4 + [number] * 3 + [pointer], number
+    numbers = [number] * 3 + [pointer] if name == "apply" else [number] * 2
+    found.argtypes, found.restype = [pointer] * 4 + numbers, number
     function: Callable[..., int] = found
     return function

@@ -271,6 +271,7 @@ class Table:
         TABLES[self.handle] = self
         self.cache: dict[Any, Any] = {}
         """What kernels computed from this table (constants per size and device); never saved."""
+        self.sizes: Any = None  # of single images, see single.py; never saved either
 
     def __len__(self) -> int:
         """Number of rows."""

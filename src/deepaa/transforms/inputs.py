@@ -142,6 +142,18 @@ def _is_pil(leaf: Any) -> bool:
     return pil is not None and isinstance(leaf, pil.Image)
 
 
+def is_plain_image(given: Any) -> bool:
+    """Whether this is a PIL image, or a uint8 array or tensor, by itself; not when compiling."""
+    if torch.compiler.is_compiling():
+        return False
+    if type(given) is Tensor and given.dtype == torch.uint8 and given.ndim == 3:
+        check_shape(given)
+        return True
+    if isinstance(given, np.ndarray):
+        return given.dtype == np.uint8 and _is_image_array(given)
+    return _is_pil(given)
+
+
 def _is_tv(leaf: Any, *names: str) -> bool:
     """Whether this is one of torchvision's `tv_tensors` of these names; older ones lack some."""
     if type(leaf) is Tensor or not isinstance(leaf, Tensor):
