@@ -197,6 +197,27 @@ def test_rungs_become_longer_and_the_proof_has_seeds_of_its_own() -> None:
     assert {job.length for job in proof} == {plan.proof_length(table)}
 
 
+@pytest.mark.parametrize(("passes", "seeds"), [(20_000_000, 1), (200_000_000, 2)])
+def test_the_proof_is_long_before_it_is_repeated(passes: int, seeds: int) -> None:
+    """Two networks of 20 epochs tell less of a training of 200 than one of a hundred."""
+    names = (*NAMES, *"efghijklm")
+    plan = LengthPlan.make(names, train_images=40_000, batch=128, config=ContestConfig(passes))
+    table, jobs = played(plan, {"a": 0.9})
+    assert len(plan.proof_seeds(table)) == len({job.seed for job in jobs} - {0}) == seeds
+    used = 40_000 * sum(job.length for job in jobs)
+    assert plan.proof_length(table) == plan.target or 0.98 * passes < used <= passes
+
+
+def test_half_of_the_candidates_go_on_where_passes_are_few() -> None:
+    names = (*NAMES, *"efghijklm")
+    plan = LengthPlan.make(names, train_images=40_000, batch=128, config=ContestConfig(20_000_000))
+    table, _ = played(plan, {})
+    first, second, *_ = plan.rungs(table)
+    assert (len(first.names), len(second.names)) == (15, 8)
+    assert {"none", "crop-flip"} <= {*second.names}
+    assert second.length == 4 * first.length
+
+
 def test_the_proof_does_not_change_the_pick() -> None:
     plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
     table, _ = played(plan, {"a": 0.9})
@@ -208,7 +229,7 @@ def test_the_proof_does_not_change_the_pick() -> None:
 def test_few_passes_leave_out_the_last_candidates() -> None:
     make = LengthPlan.make
     many = make(NAMES, train_images=3200, batch=128, config=ContestConfig(3_000_000))
-    few = make(NAMES, train_images=3200, batch=128, config=ContestConfig(500_000))
+    few = make(NAMES, train_images=3200, batch=128, config=ContestConfig(250_000))
     assert many.names == NAMES
     assert few.names == NAMES[: len(few.names)]
     assert few.names + few.left_out == NAMES

@@ -19,7 +19,6 @@ from deepaa.search.contest.pick import (
     Difference as Difference,
     Pick as Pick,
     difference as difference,
-    may_overtake as may_overtake,
     pick as pick,
     staying as staying,
 )

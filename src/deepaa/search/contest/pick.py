@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress
 from typing import NamedTuple
@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepaa.search.contest.curve import Curve, learning_curve
 from deepaa.search.contest.table import ContestTable
 
 REFERENCES = ("none", "crop-flip")
@@ -26,6 +27,8 @@ SEPARATED = 2.0
 FALSE_WINNERS = 0.1
 """How often a winner may be named where all candidates are as good as the reference; the proof
 refuses about half of those."""
+SEPARATED_LATER = 2.5
+"""The same where the difference is one that is predicted for the target."""
 USUAL_EFFECT = 0.05
 """Standard deviation of what augmentation is worth, before anything is trained."""
 BETTER_REFERENCE = 1.0
@@ -148,23 +151,40 @@ class _Standing:
     sizes: Tensor
     left: float
     """Log of the target's epochs over those of this length."""
-    reach: float
-    """The same in steps from the length before to this one; 0 without one."""
+    curve: Curve
+    """How errors fall with the epochs."""
 
     def ahead(self, name: str, other: str) -> Difference:
         """At this length."""
         return estimate(self.now[name] - self.now[other], self.sizes)
 
+    def wrong_at_target(self, name: str) -> Tensor:
+        """(groups,) images that it is predicted to have wrong at the target."""
+        kept = math.exp(-self.curve.falls(self.strength[name]) * self.left)
+        return (self.sizes - self.now[name]) * kept
+
+    def is_predicted(self, *names: str) -> bool:
+        """Whether two lengths say how these go on to a target that is further away."""
+        return self.left > 0 and {*names} <= self.before.keys()
+
     def gaps_at_target(self, name: str, other: str) -> Tensor:
-        """Differences by group at the target, in a line over log epochs; as now without a step."""
-        now = self.now[name] - self.now[other]
-        if not {name, other} <= self.before.keys():
-            return now
-        return now + self.reach * (now - (self.before[name] - self.before[other]))
+        """Differences by group at the target, as the curve predicts; as now without two lengths."""
+        if not self.is_predicted(name, other):
+            return self.now[name] - self.now[other]
+        return self.wrong_at_target(other) - self.wrong_at_target(name)
 
     def at_target(self, name: str, other: str) -> Difference:
-        """Extrapolated."""
-        return estimate(self.gaps_at_target(name, other), self.sizes)
+        """Predicted, with the error of the images and that of the curve."""
+        mean, error = estimate(self.gaps_at_target(name, other), self.sizes)
+        return Difference(mean, math.hypot(error, self.curve_error(name, other)))
+
+    def curve_error(self, name: str, other: str) -> float:
+        """What candidates' own rates add to the error of a predicted difference."""
+        if not self.is_predicted(name, other):
+            return 0.0
+        images = float(self.sizes.sum())
+        shares = [float(self.wrong_at_target(each).sum()) / images for each in (name, other)]
+        return self.curve.error * self.left * math.hypot(*shares)
 
     def gains(self, name: str, other: str) -> bool:
         """Whether `name` gained over two standard errors on `other` since the length before."""
@@ -177,7 +197,7 @@ class _Standing:
     def catches_up(self, name: str, other: str) -> bool:
         """Whether `name` is stronger, gains on `other`, and reaches it at a later target."""
         stronger = self.strength[name] > self.strength[other]
-        reaches = self.reach > 0 and self.at_target(name, other).mean >= 0
+        reaches = self.left > 0 and self.at_target(name, other).mean >= 0
         return stronger and reaches and self.gains(name, other)
 
     def allowance(self, name: str, other: str) -> float:
@@ -196,10 +216,11 @@ def _standing(table: ContestTable, length: int, target: int | None) -> _Standing
     shorter = [each for each in table.lengths if each < length]
     before = right(shorter[-1]) if shorter else {}
     left = math.log(max(target or length, length) / length)
-    reach = left / math.log(length / shorter[-1]) if shorter else 0.0
     strength = {name: table.train_loss(name, length) for name in now}
     sizes = table.group_sizes(chooses=True)
-    return _Standing(tuple(now), now, before, strength, sizes, left, reach)
+    known = tuple(entry for entry in table.entries if entry.length <= length)
+    curve = learning_curve(replace(table, entries=known))
+    return _Standing(tuple(now), now, before, strength, sizes, left, curve)
 
 
 def _reference(standing: _Standing, references: Sequence[str]) -> str:
@@ -228,12 +249,17 @@ def _separated(
     And the best of all rows would be so far ahead by chance in one contest of ten at most.
     """
     rows = [standing.now[name] - standing.now[reference] for name in rivals]
-    if standing.reach:
+    limits = [(SEPARATED, 0.0)] * len(rivals)
+    if standing.left and standing.before:
         rows += [standing.gaps_at_target(name, reference) for name in rivals]
+        own = [standing.curve_error(name, reference) for name in rivals]
+        limits += [(SEPARATED_LATER if each else SEPARATED, each) for each in own]
     apart = []
-    for row, chance in zip(rows, _chances(torch.stack(rows)).tolist(), strict=True):
+    chances = _chances(torch.stack(rows)).tolist()
+    for row, (errors, own_error), chance in zip(rows, limits, chances, strict=True):
         mean, error = estimate(row, standing.sizes)
-        needed = SEPARATED * error * math.hypot(1, error / USUAL_EFFECT)
+        error = math.hypot(error, own_error)
+        needed = errors * error * math.hypot(1, error / USUAL_EFFECT)
         apart.append(mean >= needed and chance <= FALSE_WINNERS)
     now, later = apart[: len(rivals)], apart[-len(rivals) :]
     return set(compress(rivals, now)), set(compress(rivals, later))
@@ -266,7 +292,8 @@ def staying(
     leader after the first rung, or 3 later without having gained 2 on it. Short schedules favour
     weak augmentation, so a candidate that is stronger than the leader may be further behind, by
     15 % of the leader's errors for each e-fold of epochs that is left to the target. References
-    stay; a candidate with a training that failed leaves.
+    stay, but for one that is weaker than the other and as far behind it; a candidate with a
+    training that failed leaves.
     """
     standing = _standing(table, length, target)
     reference = _reference(standing, references)
@@ -279,9 +306,35 @@ def staying(
     def stays(name: str) -> bool:
         mean, error = standing.ahead(name, leader)
         behind = mean + standing.allowance(name, leader) <= -limit * error
-        return name in references or not behind or standing.gains(name, leader)
+        if name in references:  # it is what others are compared with, unless there is a better one
+            weaker = standing.strength[name] < standing.strength[reference]
+            mean, error = standing.ahead(name, reference)
+            behind = weaker and mean <= -limit * error
+        return not behind or standing.gains(name, leader)
 
     return [name for name in standing.names if stays(name)]
+
+
+def foremost(
+    table: ContestTable,
+    length: int,
+    names: Sequence[str],
+    count: int,
+    references: Sequence[str] = REFERENCES,
+    target: int | None = None,
+) -> list[str]:
+    """The references among these candidates and, up to so many, those with the best prospects.
+
+    Those are the accuracies that the learning curve predicts for the target, so that strong
+    augmentation is not left behind because the trainings are short.
+    """
+    standing = _standing(table, length, target)
+    images = float(standing.sizes.sum())
+    rivals = [name for name in names if name not in references]
+    rivals.sort(key=lambda name: float(standing.wrong_at_target(name).sum()) / max(images, 1.0))
+    kept = {name for name in names if name in references}
+    kept |= {*rivals[: max(1, count - len(kept))]}
+    return [name for name in names if name in kept]
 
 
 def pick(
@@ -322,16 +375,3 @@ def pick(
     if leader == reference:
         return Pick(reference, reference, "not-separated", Difference(0.0, 0.0), False)
     return Pick(leader, reference, "ahead", standing.ahead(leader, reference), False)
-
-
-def may_overtake(table: ContestTable, winner: str, target: int) -> list[str]:
-    """Stronger candidates that may yet pass the winner in a training of the target's epochs.
-
-    By the same allowance as in `staying`: where there are some, the contest was too short to tell.
-    """
-    standing = _standing(table, table.lengths[-1], target)
-    return [
-        name
-        for name in standing.names
-        if standing.allowance(name, winner) > max(0.0, -standing.ahead(name, winner).mean)
-    ]

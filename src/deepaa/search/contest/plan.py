@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa.search.contest.candidates import NONE, REFERENCES
-from deepaa.search.contest.pick import Pick, pick, staying
+from deepaa.search.contest.pick import Pick, foremost, pick, staying
 from deepaa.search.contest.proof import Proof, proof
 from deepaa.search.contest.table import ContestTable
 from deepaa.train import MOST_EPOCHS
@@ -23,8 +23,10 @@ TARGET_EPOCHS, TARGET_PASSES = 200, 200_000
 images, so that so many images go through the network, but no more than `MOST_EPOCHS`."""
 LEAST_STEPS = 150
 """Steps of the shortest training that tells candidates apart, or some are left out."""
-SECOND = 3
-"""How many times as long as the first rung the second is, if nobody leaves."""
+FIRST_SHARE, SHARE = 0.2, 0.5
+"""Of the passes, what the first rung takes, and of those that are left, what any other takes."""
+FEWEST = 4
+"""A rung has at least so many candidates, the references among them, and half of the one before."""
 LONGER, GROWTH = 2, 4
 """A rung is at least and at most so many times as long as the one before."""
 FIRST_FRESH_SEED = 1000
@@ -43,7 +45,9 @@ class ContestConfig:
     """Epochs of the training that the policy is wanted for; None means 200, up to 600 for few
     images."""
     fresh_seeds: int = 2
-    """Networks of the winner and of the reference that are trained for the proof alone."""
+    """Networks of the winner and of the reference that are trained for the proof alone; one of each
+    where the passes are not enough to train them as long as the target, and then as long as they
+    reach."""
 
     def __post_init__(self) -> None:
         """Refuse what no contest can do."""
@@ -100,15 +104,15 @@ class Plan(ABC):
     def to_json(self, table: ContestTable) -> dict[str, Any]:
         """What contest.json says of the plan."""
         lengths = list(dict.fromkeys(rung.length for rung in self.rungs(table)))
-        return {"lengths": lengths, "fresh_seeds": self.fresh_seeds, "target_epochs": self.target}
+        fresh = len(self.proof_seeds(table))
+        return {"lengths": lengths, "fresh_seeds": fresh, "target_epochs": self.target}
 
     @property
     def references(self) -> tuple[str, ...]:
         """Those of the candidates that others are compared with."""
         return tuple(name for name in REFERENCES if name in self.names)
 
-    @property
-    def proof_seeds(self) -> range:
+    def proof_seeds(self, table: ContestTable) -> range:
         """The seeds of the networks that prove."""
         return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.fresh_seeds)
 
@@ -122,7 +126,7 @@ class Plan(ABC):
         length, chosen = self.proof_length(table), self.chosen(table)
         rival = self.rival(chosen)
         pair = () if rival is None else (chosen.winner, rival)
-        jobs = [Job(name, length, seed) for seed in self.proof_seeds for name in pair]
+        jobs = [Job(name, length, seed) for seed in self.proof_seeds(table) for name in pair]
         return [job for job in jobs if not _has(table, job)]
 
     def chosen(self, table: ContestTable) -> Pick:
@@ -148,7 +152,7 @@ class Plan(ABC):
         rival, length = self.rival(chosen), self.proof_length(table)
         if rival is None:
             return None
-        return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds))
+        return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds(table)))
 
 
 def _has(table: ContestTable, job: Job) -> bool:
@@ -183,9 +187,8 @@ class LengthPlan(Plan):
     ) -> LengthPlan:
         """The plan for so many images to train on in each of the folds.
 
-        The first rung is as long as leaves passes for a second that is three times as long, should
-        nobody leave, and for the proof: at least `LEAST_STEPS`, at most a quarter of the target.
-        The last candidates are left out where there are too many.
+        The first rung takes a fifth of the passes: at least `LEAST_STEPS` each, at most a quarter
+        of the target. The last candidates are left out where two fifths are not enough for that.
         """
         config = config or ContestConfig()
         passes = config.limit(torch.device(device))
@@ -200,13 +203,12 @@ class LengthPlan(Plan):
             )
         steps = max(1, round(train_images / batch))
         least = min(target, math.ceil(LEAST_STEPS / steps))
-        epochs, proof = passes // per_epoch, SECOND * 2 * config.fresh_seeds
-        most = int((epochs / least - proof) / (1 + SECOND))
-        kept = tuple(names[: max(most, fewest)])
-        first = epochs // ((1 + SECOND) * len(kept) + proof)
-        first = max(1, min(first, max(least, target // 4)))
+        epochs = passes // per_epoch
+        kept = tuple(names[: max(int(2 * FIRST_SHARE * epochs / least), fewest)])
+        first = int(FIRST_SHARE * epochs / len(kept))
+        first = max(1, min(max(first, least), max(least, target // 4), epochs // (3 * len(kept))))
         left_out = tuple(names[len(kept) :])
-        enough = per_epoch * least * ((1 + SECOND) * len(names) + proof)
+        enough = math.ceil(per_epoch * least * len(names) / FIRST_SHARE)
         return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out, enough)
 
     @property
@@ -220,47 +222,67 @@ class LengthPlan(Plan):
         return f"{self.passes:,} passes are few: {left}; {self.enough:,} would do"
 
     def rungs(self, table: ContestTable) -> list[Rung]:
-        """Each is up to four times as long as the one before, as far as the passes reach."""
+        """Each has fewer candidates than the one before, in longer trainings."""
         rungs, table = [Rung(self.first, list(self.names))], self.without_proof(table)
         while all(_has(table, Job(name, rungs[-1].length, 0)) for name in rungs[-1].names):
-            going_on = staying(table, rungs[-1].length, self.references, self.target)
-            following = self._following(rungs, going_on)
+            last = rungs[-1].length
+            going_on = staying(table, last, self.references, self.target)
+            following = self._following(rungs, len(going_on))
             if following is None:
                 break
-            rungs.append(following)
+            count, length = following
+            names = foremost(table, last, going_on, count, self.references, self.target)
+            rungs.append(Rung(length, names))
         return rungs
 
-    def _following(self, rungs: list[Rung], names: list[str]) -> Rung | None:
-        """The rung of those that stay; None where it would hardly be longer than the last.
+    def _following(self, rungs: list[Rung], most: int) -> tuple[int, int] | None:
+        """How many candidates, of so many that stay, train next, and for how many epochs.
 
-        What it and a proof of its length take is left of the passes.
+        All of them if half of the passes that are left lets them train four times as long as
+        before, or for the target; else fewer, down to half of the last rung's. None where the
+        trainings would hardly be longer than before.
         """
-        trainings = len(names) + 2 * self.fresh_seeds
-        affordable = self._epochs_left(rungs) // trainings
-        length = min(self.target, GROWTH * rungs[-1].length, affordable)
-        return Rung(length, names) if length >= LONGER * rungs[-1].length else None
+        last, names, _ = rungs[-1]
+        if most < 2:
+            return None
+        wanted = min(self.target, GROWTH * last)
+        share = int(SHARE * self._epochs_left(rungs))
+        fewest = min(most, max(FEWEST, math.ceil(len(names) / 2)))
+        count = max(fewest, min(most, share // wanted))
+        length = min(wanted, share // count)
+        return (count, length) if length >= LONGER * last else None
 
     def _epochs_left(self, rungs: list[Rung]) -> int:
         """Epochs of single candidates that rungs leave of the passes."""
         used = sum(rung.length * len(rung.names) for rung in rungs)
         return max(0, self.passes // self.per_epoch - used)
 
+    def proof_seeds(self, table: ContestTable) -> range:
+        """As many as can train for the target, and at least one."""
+        return self._proof_seeds(self.rungs(table))
+
+    def _proof_seeds(self, rungs: list[Rung]) -> range:
+        affordable = self._epochs_left(rungs) // (2 * self.target)
+        count = max(1, min(self.fresh_seeds, affordable))
+        return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + count)
+
     def proof_length(self, table: ContestTable) -> int:
-        """As long as the passes reach, at least as the last rung."""
-        rungs = self.rungs(table)
-        last = rungs[-1].length
-        affordable = self._epochs_left(rungs) // (2 * self.fresh_seeds)
-        return max(last, min(self.target, GROWTH * last, affordable))
+        """As long as the passes reach, at least as the last rung, at most as the target."""
+        return self._proof_length(self.rungs(table))
+
+    def _proof_length(self, rungs: list[Rung]) -> int:
+        affordable = self._epochs_left(rungs) // (2 * len(self._proof_seeds(rungs)))
+        return max(rungs[-1].length, min(self.target, affordable))
 
     def most_passes(self, table: ContestTable | None = None) -> int:
-        """Images through the network in the whole contest if nobody else leaves."""
+        """Images through the network that the whole contest takes at most, whoever leaves."""
         rungs = [Rung(self.first, list(self.names))] if table is None else self.rungs(table)
-        while (following := self._following(rungs, rungs[-1].names)) is not None:
-            rungs.append(following)
-        last, left = rungs[-1].length, self._epochs_left(rungs)
-        proof = max(last, min(self.target, GROWTH * last, left // (2 * self.fresh_seeds)))
-        epochs = sum(rung.length * len(rung.names) for rung in rungs)
-        return self.per_epoch * (epochs + 2 * self.fresh_seeds * proof)
+        last, names, _ = rungs[-1]
+        # rungs that at least double their length with fewer candidates take no more than one that
+        # trains all of these for the target
+        going_on = len(names) if LONGER * last <= self.target else 0
+        left = min(self._epochs_left(rungs), (going_on + 2 * self.fresh_seeds) * self.target)
+        return self.per_epoch * (sum(rung.length * len(rung.names) for rung in rungs) + left)
 
     def to_json(self, table: ContestTable) -> dict[str, Any]:
         """What contest.json says of the plan."""
