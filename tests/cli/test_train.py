@@ -334,7 +334,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert (code, err) == (0, "")
     assert re.search(r"network  wrn-40-2: 2,\d+,\d+ weights", out)
     assert "200 epochs of 1 step, 128 images x 1" in out
-    assert "weight decay 0.0002" in out
+    assert "weight decay 0.0005" in out
     assert "float32, not compiled" in out
     assert "cifar10" not in out, "what is known of other images says nothing of these"
     more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
@@ -767,7 +767,8 @@ def test_published_accuracies_stand_beside_the_images_they_were_reached_on(
     np.savez(
         folder / "c.npz", x_train=images, y_train=labels, x_test=images[:50], y_test=labels[:50]
     )
-    data = ("--data", "c.npz", "--device", "cpu", "--model", "small", "--recipe", "wrn-40-2")
+    recipe = ("--model", "small", "--recipe", "wrn-40-2-wd2e-4")
+    data = ("--data", "c.npz", "--device", "cpu", *recipe)
     code, out, err = command(*data, "--policy", "none", "--dry-run")
     assert code == 0, err
     assert "known    on cifar10 after 200 epochs:\n         crop-flip-cutout 95.9 % (" in out

@@ -141,8 +141,8 @@ def test_what_never_comes_is_refused() -> None:
         started("milestones=[10,30]", recipe="resnet50", epochs=30)
     assert started("milestones=[10,20]", recipe="resnet50", epochs=30).milestones == (10.0, 20.0)
     with pytest.raises(ValueError, match="the recipe's warm-up of 5 epochs leaves nothing of 5"):
-        started(recipe="wrn-40-2", epochs=5)
-    assert started(recipe="wrn-40-2", epochs=5, warmup_epochs=1.0).warmup_epochs == 1
+        started(recipe="wrn-28-10", epochs=5)
+    assert started(recipe="wrn-28-10", epochs=5, warmup_epochs=1.0).warmup_epochs == 1
     with pytest.raises(ValueError, match="warmup_epochs leaves nothing of the 5 epochs"):
         started(epochs=5, warmup_epochs=5.0)
 
@@ -327,7 +327,7 @@ def test_other_data_must_say_which_settings_they_want():
     [
         ("wrn-28-1", "no recipe 'wrn-28-1'; did you mean 'wrn-28-10'"),
         ("shakeshake", "did you mean 'shake-shake'"),
-        ("zzz", "no recipe 'zzz'; there are wrn-40-2, wrn-28-10, .*resnet200$"),
+        ("zzz", "no recipe 'zzz'; there are wrn-40-2, wrn-40-2-wd2e-4, wrn-28-10, .*resnet200$"),
     ],
 )
 def test_unknown_recipes_are_refused_with_close_ones(name, message):
