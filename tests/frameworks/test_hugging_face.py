@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_files import N, SIZE, Seen, check_own_draws, check_stream, save_pictures
+from real_files import SIZE, N, Seen, check_own_draws, check_stream, save_pictures
 from torchvision.transforms import v2
 
 from deepaa import AugmentedDataset, DeepAutoAugment

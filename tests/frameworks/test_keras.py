@@ -15,10 +15,10 @@ pytestmark = pytest.mark.slow
 
 
 def program(folder: Path) -> None:
-    """Train; Keras chooses its backend when it is imported, so this runs in a process of its own."""
+    """Train; in a process of its own, because Keras chooses its backend when imported."""
     import keras
     import torch
-    from real_files import N, SIZE, Seen, check_stream
+    from real_files import SIZE, N, Seen, check_stream
     from torch.utils.data import DataLoader
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2

@@ -1,4 +1,4 @@
-"""timm: policies in `create_transform`, in `create_loader`, and on the batches of its prefetcher."""
+"""timm: policies in `create_transform`, in `create_loader`, and on batches of its prefetcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from real_files import N, SIZE, Seen, check_own_draws, check_stream, save_pictures
+from real_files import SIZE, N, Seen, check_own_draws, check_stream, save_pictures
 from torch.utils.data import DataLoader
 
 from deepaa import AugmentedDataset, DeepAutoAugment

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from real_files import N, SIZE, Seen, check_own_draws, check_stream, save_pictures
+from real_files import SIZE, N, Seen, check_own_draws, check_stream, save_pictures
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 from torchvision.models import get_model

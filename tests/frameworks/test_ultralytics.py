@@ -18,7 +18,7 @@ ONLY_THE_POLICY = {"scale": 0.0, "fliplr": 0.0, "erasing": 0.0}
 
 def program(folder: Path, workers: int) -> None:
     """Train; in a process of its own, because the library changes torch's settings for all."""
-    from real_files import N, SIZE, Seen, check_own_draws
+    from real_files import SIZE, N, Seen, check_own_draws
     from ultralytics import YOLO
     from ultralytics.models.yolo.classify import ClassificationTrainer
 
