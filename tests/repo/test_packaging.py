@@ -34,9 +34,7 @@ def name_of(requirement: str) -> str:
 def needs(package: str) -> set[str]:
     """The packages that an installed one asks for, extras aside."""
     lines = metadata.requires(package) or []
-    return {
-        name_of(line) for line in lines if "extra ==" not in line.replace("extra==", "extra ==")
-    }
+    return {name_of(line) for line in lines if not re.search(r"\bextra\s*==", line)}
 
 
 def everything_below(packages: tuple[str, ...]) -> set[str]:
@@ -121,9 +119,8 @@ def test_the_source_archive_installs_into_an_empty_environment(tmp_path: Path) -
         check=False,
     )
     assert told.returncode == 0, told.stderr
-    assert json.loads(told.stdout)["kernels"]["cpu"].startswith(
-        "C, for " if compiles() else "torch"
-    )
+    kernels = json.loads(told.stdout)["kernels"]["cpu"]
+    assert kernels.startswith("C, for " if compiles() else "torch (slower; no C kernels: they were")
     assert planned(wheel.name, folder=tmp_path) - {"deepaa"} == planned(*CHOSEN, folder=tmp_path)
 
 
