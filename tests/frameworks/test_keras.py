@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from forks import Program, in_forks
+from pages import is_installed
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def program(folder: Path) -> None:
 
 
 def test_fit_with_a_loader(tmp_path: Path) -> None:
-    if importlib.util.find_spec("keras") is None:
+    if not is_installed("keras"):
         pytest.skip("keras is not installed")
     from real_files import save_pictures
 

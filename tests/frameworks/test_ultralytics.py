@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 from forks import Program, in_forks
+from pages import is_installed
 
 pytestmark = pytest.mark.slow
 ONLY_THE_POLICY = {"scale": 0.0, "fliplr": 0.0, "erasing": 0.0}
@@ -69,7 +69,7 @@ def program(folder: Path, workers: int) -> None:
 
 
 def test_in_the_place_of_randaugment(tmp_path: Path) -> None:
-    if importlib.util.find_spec("ultralytics") is None:
+    if not is_installed("ultralytics"):
         pytest.skip("ultralytics is not installed")
     from real_files import save_pictures
 
