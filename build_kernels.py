@@ -18,7 +18,7 @@ from pathlib import Path
 FOLDER = Path(__file__).parent / "src/deepaa/ops"
 SOURCE, LIBRARY, CHECKSUM = "kernels.c", "libdeepaa.so", "libdeepaa.so.sha256"
 REASON = "libdeepaa.so.missing"
-"""Why an installation has no library, for `deepaa doctor`."""
+"""Why a build has no library, for `deepaa doctor`."""
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-std=c11")
 _AVX2 = ("-mavx2", "-mbmi", "-mbmi2")
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl")

@@ -62,6 +62,7 @@ def test_in_the_place_of_rand_augment(tmp_path: Path, prefetcher: bool) -> None:
     )
     parts = loader.dataset.transform.transforms
     (place,) = [i for i, part in enumerate(parts) if "RandAugment" in type(part).__name__]
+    assert place == 1  # no flip here; the page has one, and names the place behind it
     parts[place] = DeepAutoAugment(folder / "policy.json")
     seen = Seen()
     train(loader, seen)

@@ -140,7 +140,7 @@ def test_a_wheel_holds_the_kernels_where_there_is_a_compiler(
         words, cwd=tmp_path, capture_output=True, text=True, check=True, env=path
     )
     advice = (
-        "they were not built when deepaa was installed: /no/such/compiler does not run: [Errno 2] "
+        "they were not built with this package: /no/such/compiler does not run: [Errno 2] "
         "No such file or directory: '/no/such/compiler'; install deepaa from its source where "
         "there is a C compiler"
     )
@@ -212,7 +212,7 @@ def test_what_the_installation_noted_is_told_until_there_is_a_library(folder: Pa
     (folder / "libdeepaa.so").unlink()
     error = build_kernels.BuildError("there is no C\ncompiler")
     note = build_kernels.note_reason(error, folder)
-    told = "they were not built when deepaa was installed: there is no C compiler; "
+    told = "they were not built with this package: there is no C compiler; "
     assert str(loaded()).startswith(told)
     note.write_bytes(b"\xff" * 5000)
     assert len(str(loaded())) < 500

@@ -199,12 +199,12 @@ def _library() -> ctypes.CDLL | str:
 
 
 def _why_not_built() -> str:
-    """What the installation noted, in one line."""
+    """What the build of the package noted, in one line."""
     note = FOLDER / "libdeepaa.so.missing"
     if not note.exists():
         return ""
     words = note.read_text(encoding="utf-8", errors="replace").split()
-    return f" when deepaa was installed: {' '.join(words)[:300]}"
+    return f" with this package: {' '.join(words)[:300]}"
 
 
 def _advice() -> str:
