@@ -17,6 +17,8 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / "src/deepaa/ops"
 SOURCE, LIBRARY, CHECKSUM = "kernels.c", "libdeepaa.so", "libdeepaa.so.sha256"
+REASON = "libdeepaa.so.missing"
+"""Why a build has no library, for `deepaa doctor`."""
 FLAGS = ("-O3", "-ffp-contract=off", "-fPIC", "-fvisibility=hidden", "-std=c11")
 _AVX2 = ("-mavx2", "-mbmi", "-mbmi2")
 _AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl")
@@ -48,7 +50,15 @@ def build(folder: Path = FOLDER) -> Path:
         for path in (made, checksum):
             path.chmod(0o644)
             path.replace(folder / path.name)
+    (folder / REASON).unlink(missing_ok=True)
     return folder / LIBRARY
+
+
+def note_reason(error: Exception, folder: Path = FOLDER) -> Path:
+    """Write why there is no library, and return the file that says so."""
+    path = folder / REASON
+    path.write_text(" ".join(str(error).split()) + "\n")
+    return path
 
 
 def _compiler() -> list[str]:

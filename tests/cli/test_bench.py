@@ -303,7 +303,7 @@ def test_a_missing_peer_is_listed(
     timm = report["results"][-1]
     assert timm["name"] == "timm rand-m9-n2-p1"
     assert timm["rate"] is None
-    assert timm["note"] == "not installed (pip install deepaa[bench])"
+    assert timm["note"] == "not installed (pip install 'deepaa[bench]')"
     assert report["comparisons"] == []
     print_tables(ops_tables(report), None)
     assert capsys.readouterr().out.endswith(f"{timm['name']}: {timm['note']}\n")

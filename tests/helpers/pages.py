@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shlex
 import sys
@@ -22,7 +23,8 @@ PAGES = [
 ]
 PROGRAMS = ("deepaa", "torchrun", "make", "pip", "python")
 """What a block of commands may begin with."""
-OPTIONAL = ("timm", "lightning", "datasets", "albumentations", "kornia", "matplotlib", "jinja2")
+LIBRARIES = ("timm", "lightning", "datasets", "transformers", "ultralytics", "keras", "nvidia.dali")
+OPTIONAL = (*LIBRARIES, "albumentations", "kornia", "matplotlib", "jinja2")
 """Packages that a block may need and a machine may lack."""
 TINY = {"layers": 1, "steps": 2, "learning_rate": 4.0, "images": 2, "validation": 4, "prefixes": 1}
 TINY |= {"chains": 4, "heldout": 4}
@@ -114,11 +116,19 @@ def _write_pictures(folder: Path) -> None:
 # Running the Python of a page
 
 
+def is_installed(name: str) -> bool:
+    """Whether a package can be imported; it is not."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package around it
+        return False
+
+
 def needs(code: str) -> str | None:
     """What a block needs that is not here, if anything."""
     for name in OPTIONAL:
         wanted = re.search(rf"^\s*(import|from) {name}\b", code, re.M)
-        if wanted and importlib.util.find_spec(name) is None:
+        if wanted and not is_installed(name):
             return f"the package {name}"
     if '"cuda")' in code or 'device="cuda"' in code:
         import torch
@@ -169,14 +179,28 @@ def make_presets_tiny() -> None:
         )
 
 
+def stay_here() -> None:
+    """Have other libraries write into this folder, and ask no server."""
+    here = str(Path.cwd())
+    os.environ |= {"YOLO_CONFIG_DIR": here, "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+    os.environ |= {"KERAS_HOME": here, "HF_HOME": here, "HF_HUB_OFFLINE": "1"}
+
+
 def run_page(page: Path) -> None:
-    """Run all Python of a page; a block that cannot run here is named and left out."""
+    """Run all Python of a page; a block that cannot run here is named and left out.
+
+    So are those behind it in its section, which build on it.
+    """
     make_presets_tiny()
-    names = names_for_pages()
+    stay_here()
+    names, lines = names_for_pages(), page.read_text(encoding="utf-8").split("\n")
+    without: dict[int, str] = {}
     for block in blocks(page):
         if block.language != "python":
             continue
-        if (missing := needs(block.code)) is not None:
+        section = sum(line.startswith("## ") for line in lines[: block.line])
+        if (missing := needs(block.code) or without.get(section)) is not None:
+            without[section] = missing
             sys.stdout.write(f"left out: {page.name}, line {block.line} needs {missing}\n")
             continue
         # empty lines in front, so that a traceback has the line of the page

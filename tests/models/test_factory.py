@@ -142,7 +142,7 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)  # importing it now fails
     with pytest.raises(ValueError, match=r"no model 'resnet200'.*\(timm not installed\)"):
         build_model("resnet200", 10)
-    with pytest.raises(ValueError, match="timm is not installed"):
+    with pytest.raises(ValueError, match="timm is not installed: pip install timm"):
         build_model("timm:resnet200", 10)
 
 

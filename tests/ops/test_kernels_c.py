@@ -139,8 +139,13 @@ def test_a_wheel_holds_the_kernels_where_there_is_a_compiler(
     found = subprocess.run(
         words, cwd=tmp_path, capture_output=True, text=True, check=True, env=path
     )
-    advice = "they were not built; install deepaa from its source where there is a C compiler"
+    advice = (
+        "they were not built with this package: /no/such/compiler does not run: [Errno 2] "
+        "No such file or directory: '/no/such/compiler'; install deepaa from its source where "
+        "there is a C compiler"
+    )
     assert found.stdout.strip() == f"installed|{None if chosen is None else advice}"
+    assert ("libdeepaa.so.missing" in inside) == (chosen is not None)
 
 
 # Loading
@@ -201,6 +206,20 @@ def test_a_missing_library_is_no_fault(folder: Path, caplog: pytest.LogCaptureFi
     (folder / "libdeepaa.so").unlink()
     assert str(loaded()).startswith("they were not built; ")
     assert not caplog.records
+
+
+def test_what_the_installation_noted_is_told_until_there_is_a_library(folder: Path) -> None:
+    (folder / "libdeepaa.so").unlink()
+    error = build_kernels.BuildError("there is no C\ncompiler")
+    note = build_kernels.note_reason(error, folder)
+    told = "they were not built with this package: there is no C compiler; "
+    assert str(loaded()).startswith(told)
+    note.write_bytes(b"\xff" * 5000)
+    assert len(str(loaded())) < 500
+    compiler()
+    build_kernels.build(folder)
+    assert not note.exists()
+    assert isinstance(loaded(), ctypes.CDLL)
 
 
 def test_nothing_is_compiled_or_read_elsewhere(tmp_path: Path) -> None:

@@ -6,8 +6,15 @@ import pytest
 import torch
 from PIL import Image
 
-from deepaa.ops.apply import apply_batch, apply_torch
-from deepaa.ops.selfcheck import PixelDifference, compare_with_pillow, pillow_rounds_blends
+from deepaa.ops import kernels_c, selfcheck
+from deepaa.ops.apply import apply_batch, apply_torch, triton_problem
+from deepaa.ops.selfcheck import (
+    PixelDifference,
+    compare_with_pillow,
+    cpu_kernels,
+    cuda_kernels,
+    pillow_rounds_blends,
+)
 from deepaa.ops.space import CIFAR, IMAGENET
 
 
@@ -57,3 +64,29 @@ def test_the_probe_tells_fused_from_rounded_arithmetic():
     assert pillow_rounds_blends() == (pillow.getpixel((0, 0)) == 3)
     if platform.machine() == "x86_64":
         assert pillow_rounds_blends()
+
+
+def test_which_kernels_serve_and_why(monkeypatch):
+    if kernels_c.available():
+        assert cpu_kernels() == f"C, for {kernels_c.level()}"
+    monkeypatch.setenv("DEEPAA_NATIVE", "0")
+    assert cpu_kernels() == (
+        "torch (slower; no C kernels: the variable DEEPAA_NATIVE is 0; unset it)"
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert cuda_kernels() == "none: torch finds no CUDA device"
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert cuda_kernels() == f"none: this torch, {torch.__version__}, is made for CPUs"
+
+
+def test_why_triton_does_not_serve(monkeypatch, caplog):
+    if not torch.cuda.is_available():
+        assert triton_problem.__wrapped__(torch.device("cuda")).startswith("Triton ")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    missing = triton_problem.__wrapped__(torch.device("cuda"))
+    assert missing == "Triton is not installed"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(selfcheck, "triton_problem", lambda device: missing)
+    assert cuda_kernels() == "torch (slower; Triton is not installed)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -15,7 +14,16 @@ from pathlib import Path
 import pytest
 import typer
 from forks import Program, in_forks
-from pages import OPTIONAL, PAGES, ROOT, blocks, commands, is_commands, make_world
+from pages import (
+    OPTIONAL,
+    PAGES,
+    ROOT,
+    blocks,
+    commands,
+    is_commands,
+    is_installed,
+    make_world,
+)
 
 from deepaa.cli.app import app, run
 
@@ -204,7 +212,7 @@ def check_settings(command: str, values: dict[str, object]) -> None:
 @pytest.mark.parametrize("page", COMMANDS, ids=name_of)
 def test_cheap_commands_run(page: Path, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those that only look, and searches as far as `--dry-run` takes them."""
-    absent = [name for name in OPTIONAL if importlib.util.find_spec(name) is None]
+    absent = [name for name in OPTIONAL if not is_installed(name)]
     ran, missing = 0, []
     with chdir(world):
         for line, words in runnable(page):

@@ -51,7 +51,9 @@ class Imports(ast.NodeVisitor):
 
     def __init__(self, text: str) -> None:
         self.found: list[tuple[str, int]] = []
-        self.guarded = set(re.findall(r'(?:importorskip\(|find_spec\(|library ==)\s*"(\w+)', text))
+        self.guarded = set(
+            re.findall(r'(?:importorskip\(|find_spec\(|is_installed\(|library ==)\s*"(\w+)', text)
+        )
         self.visit(ast.parse(text))
 
     def visit_Import(self, node: ast.Import) -> None:

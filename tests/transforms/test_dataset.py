@@ -165,7 +165,7 @@ def test_dataset_of_pil_images_with_a_pipeline_behind() -> None:
 def test_the_documented_lines_take_data_sets_of_pil_images(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code,) = [
+    code, *_ = [
         block.code
         for block in blocks(ROOT / "docs/use-a-policy.md")
         if block.language == "python" and "AugmentedDataset(" in block.code
@@ -199,9 +199,13 @@ def test_dataset_warns_when_the_epoch_stands_still() -> None:
     assert len(caught) == 1
 
 
-def test_dataset_refuses_what_cannot_be_indexed() -> None:
+def test_dataset_refuses_what_it_cannot_use() -> None:
     with pytest.raises(TypeError, match="needs __getitem__ and __len__, which generator lacks"):
         AugmentedDataset((i for i in range(3)), DeepAutoAugment(STAMPS))
+    with pytest.raises(TypeError, match=r"a DeepAutoAugment\(policy, seed=0\), got 'deepta'"):
+        AugmentedDataset(Blank(3), "deepta")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"then should be callable, got list; v2.Compose makes"):
+        AugmentedDataset(Blank(3), DeepAutoAugment(STAMPS), then=[v2.ToImage()])  # type: ignore[arg-type]
     data = AugmentedDataset(Blank(3), DeepAutoAugment(STAMPS, seed=0))
     with pytest.raises(IndexError):
         data[3]

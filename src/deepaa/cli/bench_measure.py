@@ -31,7 +31,7 @@ SHORTEST = 0.02
 """Least seconds of a repeat, so that the clock and the last wait for the device hardly count."""
 DRAWS = 8
 """Calls in a repeat of those that draw once per batch: one call would time one draw."""
-NOT_INSTALLED = "not installed (pip install deepaa[bench])"
+NOT_INSTALLED = "not installed (pip install 'deepaa[bench]')"
 _SETTINGS: dict[tuple[str, int], tuple[tuple[int, int], ...]] = {  # (layers, batch)
     ("cpu", 32): ((2, 4096),),
     ("cpu", 224): ((2, 64),),

@@ -49,7 +49,7 @@ def own_file(kept: Kept, size: int | None, *, kind: str) -> str:
         module = importlib.import_module(LIBRARY)
     except ImportError as error:
         raise ValueError(
-            f"{LIBRARY} cannot be imported ({error}); install it, or write a .py file"
+            f"{LIBRARY} cannot be imported ({error}): pip install {LIBRARY}, or write a .py file"
         ) from error
     layers = [built(call, module) for call in _layers(kept, size)]
     module.save(module.Compose(layers), text := io.StringIO(), data_format=kind)

@@ -199,7 +199,7 @@ def library_network(name: str, own: Iterable[str]) -> Callable[[int, int], nn.Mo
         if inner in names:
             return partial(_from_library, each, inner)
     if colon and not known[library]:
-        raise ValueError(f"{name!r}: {library} is not installed")
+        raise ValueError(f"{name!r}: {library} is not installed: pip install {library}")
     # libraries share names, and each should be named once
     every = dict.fromkeys([*own, *(each for names in known.values() for each in names)])
     close = difflib.get_close_matches(inner.lower(), every, 4)

@@ -55,6 +55,7 @@ from deepaa.ops.selfcheck import (
     batch_kernels as batch_kernels,
     compare_with_pillow as compare_with_pillow,
     cpu_kernels as cpu_kernels,
+    cuda_kernels as cuda_kernels,
     pillow_rounds_blends as pillow_rounds_blends,
 )
 from deepaa.ops.single import (

@@ -262,11 +262,16 @@ def _run_builtin(images: Tensor, lines: Tensor, plan: Plan) -> Tensor:
     return kernels_torch.run(images, lines, plan)
 
 
-@cache
 def triton_works(device: torch.device) -> bool:
-    """Whether Triton can compile and start a program on `device`; tried once."""
+    """Whether Triton can compile and start a program on `device`."""
+    return triton_problem(device) is None
+
+
+@cache
+def triton_problem(device: torch.device) -> str | None:
+    """Why Triton cannot compile and start a program on `device`; None if it can. Tried once."""
     if importlib.util.find_spec("triton") is None:
-        return False
+        return "Triton is not installed"
     try:
         from deepaa.ops import kernels_triton
 
@@ -275,8 +280,8 @@ def triton_works(device: torch.device) -> bool:
         kernels_triton.run(images, torch.zeros(1, 1, 6, dtype=torch.int32, device=device), plan)
     except Exception as error:  # whatever a driver, a compiler or an old device may raise
         log.warning("Triton does not run on %s, torch's kernels serve instead: %s", device, error)
-        return False
-    return True
+        return f"Triton does not run: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
+    return None
 
 
 # Operations of the user's own: found by name, and run on one image or on a batch.

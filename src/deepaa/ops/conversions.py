@@ -27,6 +27,8 @@ def check_mode(image: Image) -> None:
             "scale its values to 8 bits first, which convert() would clip; for 16 bits: "
             f"Image.fromarray({SCALE_16_BITS})"
         )
+    elif image.mode in ("P", "1"):
+        advice += ", or tv_tensors.Mask(image) if it is a mask"
     elif image.mode == "F":
         advice = (
             "scale its values to 0..255 first, which convert() would clip; for values in [0, 1]: "

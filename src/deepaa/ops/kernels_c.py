@@ -52,7 +52,7 @@ def available() -> bool:
 def why_not() -> str | None:
     """Why the C loops cannot be used here, and what to do; None if they can."""
     if os.environ.get("DEEPAA_NATIVE", "1") == "0":
-        return "DEEPAA_NATIVE=0"
+        return "the variable DEEPAA_NATIVE is 0; unset it"
     found = _library()
     return found if isinstance(found, str) else None
 
@@ -179,7 +179,7 @@ def _library() -> ctypes.CDLL | str:
     """The library of this package, or why it cannot be used."""
     path = FOLDER / "libdeepaa.so"
     if not path.exists():
-        return f"they were not built; {_advice()}"
+        return f"they were not built{_why_not_built()}; {_advice()}"
     try:
         content = path.read_bytes()
         source = hashlib.sha256((FOLDER / "kernels.c").read_bytes()).hexdigest()
@@ -196,6 +196,15 @@ def _library() -> ctypes.CDLL | str:
         log.warning("no compiled CPU kernels, torch's slower ones serve instead: %s", reason)
         return reason
     return library
+
+
+def _why_not_built() -> str:
+    """What the build of the package noted, in one line."""
+    note = FOLDER / "libdeepaa.so.missing"
+    if not note.exists():
+        return ""
+    words = note.read_text(encoding="utf-8", errors="replace").split()
+    return f" with this package: {' '.join(words)[:300]}"
 
 
 def _advice() -> str:

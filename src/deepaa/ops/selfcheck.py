@@ -12,6 +12,7 @@ from deepaa.ops.apply import (
     apply_batch,
     apply_torch,
     run_pil,
+    triton_problem,
     triton_works,
 )
 from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
@@ -47,6 +48,16 @@ def cpu_kernels() -> str:
     """Which kernels a batch on CPU uses, and why not the fast ones."""
     reason = kernels_c.why_not()
     return f"torch (slower; no C kernels: {reason})" if reason else f"C, for {kernels_c.level()}"
+
+
+def cuda_kernels() -> str:
+    """Which kernels a batch on CUDA uses, and why not the fast ones."""
+    if torch.version.cuda is None:
+        return f"none: this torch, {torch.__version__}, is made for CPUs"
+    if not torch.cuda.is_available():
+        return "none: torch finds no CUDA device"
+    reason = triton_problem(torch.device("cuda"))
+    return f"torch (slower; {reason})" if reason else "Triton"
 
 
 def compare_with_pillow(

@@ -28,7 +28,7 @@ class AugmentedDataset(Dataset[Any]):
         *,
         then: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Check that the dataset can be indexed.
+        """Check that the dataset can be indexed, and that the rest fits.
 
         Args:
             dataset: Anything with `__getitem__` and `__len__` whose items the transform takes.
@@ -39,6 +39,14 @@ class AugmentedDataset(Dataset[Any]):
             raise TypeError(
                 f"AugmentedDataset needs __getitem__ and __len__, which {type(dataset).__name__} "
                 "lacks; call the transform inside an iterable dataset instead"
+            )
+        if not isinstance(transform, DeepAutoAugment):
+            raise TypeError(
+                f"transform should be a DeepAutoAugment(policy, seed=0), got {transform!r}"
+            )
+        if then is not None and not callable(then):
+            raise TypeError(
+                f"then should be callable, got {type(then).__name__}; v2.Compose makes one of many"
             )
         self.dataset = dataset
         self.transform = transform

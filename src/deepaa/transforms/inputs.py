@@ -6,6 +6,7 @@ Neither PIL nor torchvision is imported for it.
 from __future__ import annotations
 
 import operator
+import os
 import sys
 import warnings
 from typing import Any, NamedTuple
@@ -51,7 +52,7 @@ def _kind(leaf: Any) -> object:
         if leaf.ndim != 3 or is_target(leaf):
             return None
         return "image" if _is_tv_image(leaf) else (leaf.dtype, leaf.shape[0])
-    if _is_pil(leaf):
+    if is_pil(leaf):
         return "image"
     return (leaf.dtype, leaf.shape[2:]) if _is_image_array(leaf) else None
 
@@ -110,7 +111,7 @@ class _Found(NamedTuple):
 def _found(leaves: list[Any]) -> _Found:
     found = _Found([], [])
     for place, leaf in enumerate(leaves):
-        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else _is_pil(leaf):
+        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else is_pil(leaf):
             found.explicit.append(place)
         elif is_target(leaf):
             continue
@@ -127,7 +128,7 @@ def image_places(leaves: list[Any]) -> list[int]:
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
             "uint8 or float (H, W, C) with at most 4 channels, or a tensor (C, H, W) or "
             f"(N, C, H, W); got {', '.join(map(_described, leaves)) or 'nothing'}"
-            + (f"; scale 16 bits to 8: {SCALE_16_BITS}" if any(map(_is_wide, leaves)) else "")
+            + next(filter(None, map(_advice, leaves)), "")
         )
     places = explicit or implicit[:1]
     for place in places:
@@ -136,7 +137,8 @@ def image_places(leaves: list[Any]) -> list[int]:
     return places
 
 
-def _is_pil(leaf: Any) -> bool:
+def is_pil(leaf: Any) -> bool:
+    """Whether this is a PIL image."""
     # Who holds a PIL image has imported PIL; looking it up saves everybody else the import.
     pil = None if torch.compiler.is_compiling() else sys.modules.get("PIL.Image")
     return pil is not None and isinstance(leaf, pil.Image)
@@ -151,7 +153,7 @@ def is_plain_image(given: Any) -> bool:
         return True
     if isinstance(given, np.ndarray):
         return given.dtype == np.uint8 and _is_image_array(given)
-    return _is_pil(given)
+    return is_pil(given)
 
 
 def _is_tv(leaf: Any, *names: str) -> bool:
@@ -187,7 +189,7 @@ def _is_tv_image(leaf: Tensor) -> bool:
 
 def image_size(image: Any) -> tuple[int, int]:
     """The (H, W) of one image, or of all in a batch or video."""
-    if _is_pil(image):
+    if is_pil(image):
         return image.height, image.width
     height, width = image.shape[-2:] if isinstance(image, Tensor) else image.shape[:2]
     return height, width
@@ -202,8 +204,15 @@ def _is_image_array(leaf: Any) -> bool:
     return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in known
 
 
-def _is_wide(leaf: Any) -> bool:
-    return isinstance(leaf, np.ndarray) and leaf.ndim in (2, 3) and leaf.dtype == np.uint16
+def _advice(leaf: Any) -> str:
+    """What to do with something that people take for an image."""
+    if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint16 and leaf.ndim in (2, 3):
+        return f"; scale 16 bits to 8: {SCALE_16_BITS}"
+    if isinstance(leaf, np.ndarray) and leaf.ndim == 4:
+        return "; give a batch of arrays as a list of its images: list(batch)"
+    if isinstance(leaf, str | os.PathLike):
+        return "; open the file first: PIL.Image.open(path)"
+    return ""
 
 
 def _described(leaf: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -167,6 +168,9 @@ class DeepAutoAugment(nn.Module):
         given = sample[0] if len(sample) == 1 else sample
         if inputs.is_plain_image(given):  # as below, without the cost of looking for it
             return self._augment_one(given, self._key(index), self.epoch)
+        if not torch.compiler.is_compiling():
+            for told in targets.misread(given):
+                warnings.warn(told, stacklevel=4)  # where the user calls this module
         leaves, structure = tree_flatten(given, is_leaf=inputs.is_batch)
         with torch.no_grad():
             if lists := inputs.list_places(leaves):
