@@ -14,7 +14,7 @@ from deepaa.cli import options
 from deepaa.cli.options import NOTHING
 
 if TYPE_CHECKING:
-    from deepaa.report import Originals, Subject
+    from deepaa.report import FoundClasses, Originals, Subject
 
 POLL_SECONDS = 1.0
 """Between two checks whether a run has something new."""
@@ -91,16 +91,19 @@ def report(
     _check_page(place, force=force)
     shown = reports.Options(data, size, images, seed, epoch)
     originals: Originals | None = None
+    classes: FoundClasses | None = None
 
     def write(subject: Subject) -> int:
         """Write the page and return its size in bytes; its example images are read once."""
-        nonlocal originals
+        nonlocal originals, classes
         if originals is None and subject.policy is not None:
             if data is None and (named := reports.named_images(subject.config)) is not None:
                 notify(f"examples are images of {named}, as the run says; --data takes others")
             originals = reports.originals_of(subject, shown)
+            classes = reports.classes_of(subject, shown)
         live = watch and subject.is_running  # such a page reloads itself
-        page = reports.make_page(subject, found, shown._replace(live=live), originals).encode()
+        now = shown._replace(live=live)
+        page = reports.make_page(subject, found, now, originals, classes=classes).encode()
         write_file(place, page)
         return len(page)
 

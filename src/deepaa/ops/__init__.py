@@ -40,6 +40,7 @@ from deepaa.ops.resized_crop import (
 )
 from deepaa.ops.rng import (
     BITS as BITS,
+    SLOTS as SLOTS,
     choice_word as choice_word,
     draw_words as draw_words,
     fresh_keys as fresh_keys,

@@ -1,0 +1,59 @@
+"""A few images of some classes, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from deepaa.data.arrays import spread
+from deepaa.data.folder import list_images
+from deepaa.data.load import DataSpec
+from deepaa.data.scan import read_images
+
+
+class ClassImages(NamedTuple):
+    """Images of some classes of a data set."""
+
+    groups: tuple[tuple[str, Tensor], ...]
+    """Names, and uint8 (n, 3, H, W) each; H and W are the same for all."""
+    others: tuple[str, ...] = ()
+    """The names of the other classes."""
+
+
+def load_class_images(spec: DataSpec, classes: int = 12, count: int = 2) -> ClassImages:
+    """Up to `count` training images of each of up to `classes` classes, both spread evenly.
+
+    Of an image folder no other file is opened.
+    """
+    if classes < 1 or count < 1:
+        raise ValueError(f"classes and count should be at least 1, got {classes} and {count}")
+    path = Path(spec.data) if spec.data is not None else None
+    if path is not None and path.is_dir():
+        tree = list_images(path, outside_links=spec.outside_links)
+        names = tree.class_names
+        tree = tree.subset(_places(tree.labels, names, classes, count))
+        pixels, kept, _ = read_images(tree, spec.size, spec.reading, spec.on_bad_image)
+        images, labels = torch.from_numpy(pixels), list(kept.labels)
+    else:
+        data = spec.load()
+        every, names = data.labels.tolist(), data.class_names
+        chosen = _places(every, names, classes, count)
+        images, labels = data.images[chosen], [every[i] for i in chosen]
+    shown = sorted(set(labels))
+    places = [[i for i, label in enumerate(labels) if label == c] for c in shown]
+    groups = [(names[c], images[mine]) for c, mine in zip(shown, places, strict=True)]
+    others = tuple(name for c, name in enumerate(names) if c not in shown)
+    return ClassImages(tuple(groups), others)
+
+
+def _places(labels: Sequence[int], names: Sequence[str], classes: int, count: int) -> list[int]:
+    """Where the images lie that are shown, class by class, in their order there."""
+    members: dict[int, list[int]] = {c: [] for c in spread(len(names), classes)}
+    for place, label in enumerate(labels):
+        if label in members:
+            members[label].append(place)
+    return [places[i] for places in members.values() for i in spread(len(places), count)]
