@@ -56,6 +56,12 @@ def test_captions_say_what_was_done() -> None:
     assert done == sorted(done)  # once it is there, it stays
 
 
+def test_lines_are_kept_free_for_the_longest_caption() -> None:
+    shots = (Shot(0, "rotate 20, flip"), Shot(0, "invert"))
+    assert StrengthExamples(("data:,",), ((shots,),), exact=True).lines == 1
+    assert StrengthExamples(("data:,",), (((Shot(0, "flip, " * 99),),),), exact=True).lines == 8
+
+
 def test_equal_pictures_are_there_once() -> None:
     images = load_images(None, 4)
     found = strength_examples(images, Policy.identity(CIFAR, 2))

@@ -180,10 +180,10 @@ def small_url(image: Tensor) -> str:
     picture = tensor_to_pil(image).convert("RGB")
     stream = io.BytesIO()
     if is_exact(image):
-        picture.save(stream, "webp", lossless=True)
+        picture.save(stream, "webp", lossless=True, method=2)
     else:
         picture.thumbnail((128, 128), Resampling.LANCZOS)
-        picture.save(stream, "webp", quality=80)
+        picture.save(stream, "webp", quality=80, method=2)
     return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 

@@ -17,6 +17,8 @@ MOST_DRAWS = 8
 MAX_BYTES = 1_500_000
 """Of all pictures together, as text."""
 AS_IT_IS = "as it is"
+LINE, MOST_LINES = 17, 8
+"""Letters of a caption in a line, and lines that are kept free for one."""
 
 
 class Shot(NamedTuple):
@@ -42,6 +44,12 @@ class StrengthExamples(NamedTuple):
     def first(self) -> tuple[tuple[str, str], ...]:
         """Addresses and captions of the first draw of the policy as it is."""
         return tuple((self.pictures[shot.picture], shot.caption) for shot in self.draws[0][-1])
+
+    @property
+    def lines(self) -> int:
+        """How many lines the page keeps free for captions, so that it does not jump."""
+        longest = max(len(shot.caption) for draw in self.draws for row in draw for shot in row)
+        return min(MOST_LINES, -(-longest // LINE))
 
     @property
     def data(self) -> str:
