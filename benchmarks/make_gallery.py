@@ -36,13 +36,15 @@ DRAWS = 8
 """Of operations that draw a place or a coin."""
 PHOTO = 7
 """The embedded image that is shown."""
+WIDE = 800
+"""Pages show wider sheets smaller than they are, so that these have larger letters."""
 SHEETS = {
     "shape": "shear_x shear_y translate_x translate_y rotate",
     "colour": "brightness contrast color sharpness solarize posterize",
     "plain": "auto_contrast equalize invert flip crop cutout resized_crop",
 }
 """Operations, by the file that shows them."""
-LEFT, GAP, MARGIN, CAPTION = 104, 4, 12, 16
+LEFT, GAP, MARGIN, CAPTION = 112, 4, 12, 18
 INK, FAINT, PAPER = (31, 35, 40), (101, 109, 118), (255, 255, 255)
 
 
@@ -162,7 +164,7 @@ def sheet(names: str) -> PilImage:
     pictures, size = places(found)
     page = Image.new("RGB", size, PAPER)
     pen = ImageDraw.Draw(page)
-    large, small = ImageFont.load_default(15), ImageFont.load_default(11)
+    large, small = map(ImageFont.load_default, (18, 14) if size[0] > WIDE else (15, 11))
     for place in pictures:
         page.paste(shown(place.cell, images[place.original]), (place.left, place.top))
         if place.original:

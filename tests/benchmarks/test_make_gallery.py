@@ -44,7 +44,7 @@ def test_the_page_tells_of_every_operation_and_its_range() -> None:
         if operation.low is not None:
             assert f"{operation.low:g} to {operation.high:g}" in text
             assert text.endswith(f"| {operation.neutral:g}")
-    assert re.findall(r"images/(gallery-[\w.]+)", PAGE) == [
+    assert re.findall(r"!\[.+\]\(images/(gallery-[\w.]+)\)\]", PAGE) == [
         f"gallery-{name}.webp" for name in gallery.SHEETS
     ]
 
