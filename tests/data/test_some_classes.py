@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,21 @@ def test_embedded_images_and_files_of_arrays(tmp_path: Path) -> None:
     found, whole = load_class_images(spec, classes=12, count=2), load_dataset(spec.data)
     assert len(found.groups) == 10
     assert torch.equal(found.groups[4][1], whole.images[[4, 24]])
+    small = load_class_images(DataSpec(str(tmp_path / "a.npz"), size=16), classes=12, count=2)
+    assert small.groups[4][1].shape == (2, 3, 16, 16)
+
+
+def test_of_a_file_of_arrays_no_other_image_is_copied(tmp_path: Path) -> None:
+    images = np.zeros((40_000, 32, 32, 1), np.uint8)
+    images[::4000] = np.arange(10, dtype=np.uint8)[:, None, None, None]
+    np.savez(tmp_path / "a.npz", images=images, labels=np.arange(40_000) // 4000)
+    tracemalloc.start()
+    found = load_class_images(DataSpec(str(tmp_path / "a.npz")), classes=10, count=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [int(group.max()) for _, group in found.groups] == list(range(10))
+    assert [name for name, _ in found.groups] == [str(c) for c in range(10)]
+    assert peak < 1.5 * images.nbytes  # as RGB they would be three times as many bytes
 
 
 @pytest.mark.parametrize(("classes", "count"), [(0, 1), (1, 0), (-1, 2)])

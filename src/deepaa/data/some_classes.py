@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.data.arrays import spread
+from deepaa.data.arrays import read_npz, spread
 from deepaa.data.folder import list_images
 from deepaa.data.load import DataSpec
 from deepaa.data.scan import read_images
@@ -27,25 +27,32 @@ class ClassImages(NamedTuple):
 def load_class_images(spec: DataSpec, classes: int = 12, count: int = 2) -> ClassImages:
     """Up to `count` training images of each of up to `classes` classes, both spread evenly.
 
-    Of an image folder no other file is opened.
+    Of an image folder no other file is opened, and of an .npz file no other image is copied.
     """
     if classes < 1 or count < 1:
         raise ValueError(f"classes and count should be at least 1, got {classes} and {count}")
     path = Path(spec.data) if spec.data is not None else None
+
+    def choose(labels: Sequence[int], names: Sequence[str]) -> list[int]:
+        return _places(labels, names, classes, count)
+
     if path is not None and path.is_dir():
         tree = list_images(path, outside_links=spec.outside_links)
         names = tree.class_names
-        tree = tree.subset(_places(tree.labels, names, classes, count))
-        pixels, kept, _ = read_images(tree, spec.size, spec.reading, spec.on_bad_image)
-        images, labels = torch.from_numpy(pixels), list(kept.labels)
+        tree = tree.subset(choose(tree.labels, names))
+        pixels, tree, _ = read_images(tree, spec.size, spec.reading, spec.on_bad_image)
+        images, labels = torch.from_numpy(pixels), list(tree.labels)
+    elif path is not None and path.suffix.lower() == ".npz" and path.is_file():
+        pixels, found, names = read_npz(path, "train", spec.size, choose)
+        images, labels = torch.from_numpy(pixels).contiguous(), found.tolist()
     else:
         data = spec.load()
         every, names = data.labels.tolist(), data.class_names
-        chosen = _places(every, names, classes, count)
-        images, labels = data.images[chosen], [every[i] for i in chosen]
+        places = choose(every, names)
+        images, labels = data.images[places], [every[i] for i in places]
     shown = sorted(set(labels))
-    places = [[i for i, label in enumerate(labels) if label == c] for c in shown]
-    groups = [(names[c], images[mine]) for c, mine in zip(shown, places, strict=True)]
+    members = [[i for i, label in enumerate(labels) if label == c] for c in shown]
+    groups = [(names[c], images[mine]) for c, mine in zip(shown, members, strict=True)]
     others = tuple(name for c, name in enumerate(names) if c not in shown)
     return ClassImages(tuple(groups), others)
 
