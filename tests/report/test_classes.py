@@ -70,6 +70,22 @@ def test_the_images_of_the_run_or_those_given(
     assert found.images.groups[0][1].shape == (2, 3, 40, 40)
 
 
+def test_classes_that_are_asked_for() -> None:
+    found = find_classes({}, wanted=("truck", "cat", "truck"))
+    assert found.images is not None
+    assert [name for name, _ in found.images.groups] == ["cat", "truck"]
+    assert len(found.images.others) == 8
+    with pytest.raises(ValueError, match=r"--class: no class is called car; there are airplane,"):
+        find_classes({}, wanted=("cat", "car"))
+
+
+def test_those_of_images_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    config = {"source": {"data": DataSpec(str(tmp_path / "gone")).to_json()}}
+    found = find_classes(config, wanted=("left",))
+    assert found.images is not None
+    assert len(found.images.groups) == 10
+
+
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
     Image.new("RGB", (40, 40)).save(tmp_path / "one.png")
     for place, reason in ((tmp_path, "1 image but no class folders"), ("one.png", "expected a")):

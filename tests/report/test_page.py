@@ -315,6 +315,23 @@ def test_classes_and_strengths_are_shown(command: Command, run: Path) -> None:
     assert shown == first  # without scripts: the first draw of the policy as it is
 
 
+def test_classes_by_name(command: Command, tmp_path: Path) -> None:
+    assert command("deepta", "--class", "frog", "--class", "cat")[0] == 0
+    page = read(tmp_path / "report.html")
+    assert "cat frog" in page.text
+    assert "Not shown: airplane, automobile, bird," in page.text
+    code, _, err = command("deepta", "--class", "frogg")
+    assert (code, err.strip().splitlines()) == (
+        2,
+        [
+            "error: --class: no class is called frogg; there are airplane, automobile, bird, cat, "
+            "deer, dog, frog, horse, ship, truck"
+        ],
+    )
+    many = [word for i in range(21) for word in ("--class", i)]
+    assert "at most 20 names, got 21" in command("deepta", *many)[2]
+
+
 def test_originals_alone_show_no_classes() -> None:
     subject = Subject("x", "policy", load_policy("deepta"))
     originals = originals_of(subject, Options())

@@ -33,6 +33,7 @@ from deepaa.data.parts import (
 )
 from deepaa.data.some_classes import (
     ClassImages as ClassImages,
+    UnknownClassError as UnknownClassError,
     load_class_images as load_class_images,
 )
 from deepaa.data.splits import (

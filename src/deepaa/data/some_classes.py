@@ -13,6 +13,7 @@ from deepaa.data.arrays import read_npz, spread
 from deepaa.data.folder import list_images
 from deepaa.data.load import DataSpec
 from deepaa.data.scan import read_images
+from deepaa.files import listed
 
 
 class ClassImages(NamedTuple):
@@ -24,17 +25,26 @@ class ClassImages(NamedTuple):
     """The names of the other classes."""
 
 
-def load_class_images(spec: DataSpec, classes: int = 12, count: int = 2) -> ClassImages:
+class UnknownClassError(ValueError):
+    """There is no class of that name."""
+
+
+def load_class_images(
+    spec: DataSpec, classes: int = 12, count: int = 2, wanted: Sequence[str] = ()
+) -> ClassImages:
     """Up to `count` training images of each of up to `classes` classes, both spread evenly.
 
     Of an image folder no other file is opened, and of an .npz file no other image is copied.
+
+    Args:
+        wanted: Names of the classes, instead of some that are spread evenly.
     """
     if classes < 1 or count < 1:
         raise ValueError(f"classes and count should be at least 1, got {classes} and {count}")
     path = Path(spec.data) if spec.data is not None else None
 
     def choose(labels: Sequence[int], names: Sequence[str]) -> list[int]:
-        return _places(labels, names, classes, count)
+        return _places(labels, _chosen(names, classes, wanted), count)
 
     if path is not None and path.is_dir():
         tree = list_images(path, outside_links=spec.outside_links)
@@ -57,9 +67,18 @@ def load_class_images(spec: DataSpec, classes: int = 12, count: int = 2) -> Clas
     return ClassImages(tuple(groups), others)
 
 
-def _places(labels: Sequence[int], names: Sequence[str], classes: int, count: int) -> list[int]:
+def _chosen(names: Sequence[str], classes: int, wanted: Sequence[str]) -> list[int]:
+    """The numbers of the classes that are shown."""
+    if not wanted:
+        return spread(len(names), classes)
+    if unknown := [name for name in wanted if name not in names]:
+        raise UnknownClassError(f"no class is called {listed(unknown)}; there are {listed(names)}")
+    return sorted({list(names).index(name) for name in wanted})
+
+
+def _places(labels: Sequence[int], chosen: Sequence[int], count: int) -> list[int]:
     """Where the images lie that are shown, class by class, in their order there."""
-    members: dict[int, list[int]] = {c: [] for c in spread(len(names), classes)}
+    members: dict[int, list[int]] = {c: [] for c in chosen}
     for place, label in enumerate(labels):
         if label in members:
             members[label].append(place)

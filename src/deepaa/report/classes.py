@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from deepaa.data import ClassImages, DataSpec, load_class_images
+from deepaa.data import ClassImages, DataSpec, UnknownClassError, load_class_images
 from deepaa.ops import apply_batch, sample_keys
 from deepaa.policy import Policy
 from deepaa.report.pictures import is_exact, small_url
@@ -50,12 +50,16 @@ class ClassExamples(NamedTuple):
 
 
 def find_classes(
-    config: Mapping[str, Any], data: Path | None = None, size: int | None = None
+    config: Mapping[str, Any],
+    data: Path | None = None,
+    size: int | None = None,
+    wanted: Sequence[str] = (),
 ) -> FoundClasses:
     """Images of some classes of `data` if given, else of the run's images, else embedded ones.
 
     Args:
         config: A run's settings; empty for a policy without a run.
+        wanted: Names of classes; other ones than there are raise `UnknownClassError`.
     """
     entry = config.get("source", {}).get("data")
     try:
@@ -64,7 +68,9 @@ def find_classes(
         else:
             spec = DataSpec() if entry is None else DataSpec.from_json(entry)
             spec = replace(spec, size=size or spec.size)
-        return FoundClasses(load_class_images(spec, CLASSES, IMAGES))
+        return FoundClasses(load_class_images(spec, CLASSES, IMAGES, wanted))
+    except UnknownClassError as error:
+        raise UnknownClassError(f"--class: {error}") from error
     except (ValueError, OSError, RuntimeError, MemoryError) as error:
         reason = " ".join(str(error).split())
     if data is not None:

@@ -52,6 +52,8 @@ class Options(NamedTuple):
     epoch: int = 0
     live: bool = False
     """Whether the page reloads itself."""
+    classes: Sequence[str] = ()
+    """Names of the classes to show, instead of some that are spread evenly."""
 
 
 DEFAULT = Options()
@@ -158,7 +160,7 @@ def originals_of(subject: Subject, options: Options) -> Originals:
 
 def classes_of(subject: Subject, options: Options) -> FoundClasses:
     """The images that the page shows of each class."""
-    return by_class.find_classes(subject.config, options.data, options.size)
+    return by_class.find_classes(subject.config, options.data, options.size, options.classes)
 
 
 def make_page(
