@@ -69,6 +69,7 @@ from deepaa.ops.space import (
     CIFAR_MEAN as CIFAR_MEAN,
     IMAGENET as IMAGENET,
     PIXEL as PIXEL,
+    TABLES as TABLES,
     Operation as Operation,
     Option as Option,
     Row as Row,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from deepaa.ops import BITS, SLOTS, Draw, Operation, Row, Table, hash_keys
+from deepaa.ops import BITS, SLOTS, TABLES, Draw, Operation, Row, Table, hash_keys
 from deepaa.policy.stages import IDENTITY, Chains, Layers, Stage
 
 if TYPE_CHECKING:
@@ -70,16 +71,24 @@ def weaker_draw(policy: Policy, keys: Tensor, s: float, epoch: int = 0) -> tuple
     draw = policy.draw(keys, epoch)
     if s == 1:
         return draw, policy.table
-    ways = [[(IDENTITY, 1.0)] if row == IDENTITY else _weaker(row, s) for row in policy.table.rows]
-    table = Table(dict.fromkeys((IDENTITY, *(row for some in ways for row, _ in some))))
-    place = {row: i for i, row in enumerate(table.rows)}
-    kept = torch.tensor([place[some[-1][0]] for some in ways], device=keys.device)
-    gates = torch.tensor([some[-1][1] for some in ways], dtype=torch.float64, device=keys.device)
+    table, places, shares = _weaker_table(policy.table.handle, s)
+    kept = torch.tensor(places, device=keys.device)
+    gates = torch.tensor(shares, dtype=torch.float64, device=keys.device)
     layers = torch.arange(draw.choice.shape[1], device=keys.device)
     words = hash_keys(keys[:, None], layers * SLOTS + SLOTS - 1)  # slots that no draw reads
     numbers = ((words >> 1) & (2**BITS - 1)).double() * 2.0**-BITS
-    choice = torch.where(numbers < gates[draw.choice], kept[draw.choice], place[IDENTITY])
+    choice = torch.where(numbers < gates[draw.choice], kept[draw.choice], 0)
     return Draw(choice, draw.uniform), table
+
+
+@lru_cache(maxsize=16)  # a page has many draws in a few strengths
+def _weaker_table(handle: int, s: float) -> tuple[Table, list[int], list[float]]:
+    """Identity and the weaker rows; for each row of the table its place there, and its share."""
+    rows = TABLES[handle].rows
+    ways = [[(IDENTITY, 1.0)] if row == IDENTITY else _weaker(row, s) for row in rows]
+    kept = [some[-1] for some in ways]  # before it stands identity, if anything
+    place = {row: i for i, row in enumerate(dict.fromkeys((IDENTITY, *(row for row, _ in kept))))}
+    return Table(place), [place[row] for row, _ in kept], [share for _, share in kept]
 
 
 def spread(policy: Policy) -> Policy:
