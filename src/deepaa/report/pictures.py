@@ -180,7 +180,7 @@ def small_url(image: Tensor) -> str:
     picture = tensor_to_pil(image).convert("RGB")
     stream = io.BytesIO()
     if is_exact(image):
-        picture.save(stream, "webp", lossless=True, method=2)
+        picture.save(stream, "webp", lossless=True, method=0)
     else:
         picture.thumbnail((128, 128), Resampling.LANCZOS)
         picture.save(stream, "webp", quality=80, method=2)

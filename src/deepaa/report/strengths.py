@@ -65,32 +65,38 @@ def strength_examples(
 
     Draw d has the keys of a preview's row d: at full strength it shows the same.
     """
-    places: dict[str, int] = {}
+    pictures = _Pictures()
     found: list[tuple[tuple[Shot, ...], ...]] = []
     for draw in range(draws):
-        shots = tuple(_shots(images, policy, s, seed, epoch, draw, places) for s in STRENGTHS)
-        found.append(shots)
-        total = sum(map(len, places))
+        keys = sample_keys(seed, epoch + draw, torch.arange(len(images)))
+        found.append(tuple(_shots(images, policy, keys, s, epoch, pictures) for s in STRENGTHS))
+        total = sum(map(len, pictures.urls))
         if total + total // len(found) > MAX_BYTES:  # another one would be too much
             break
-    return StrengthExamples(tuple(places), tuple(found), is_exact(images))
+    return StrengthExamples(tuple(pictures.urls), tuple(found), is_exact(images))
+
+
+class _Pictures:
+    """Pictures as text; those with equal pixels are made once."""
+
+    def __init__(self) -> None:
+        self.urls: list[str] = []
+        self._places: dict[bytes, int] = {}
+
+    def place(self, image: Tensor) -> int:
+        place = self._places.setdefault(image.numpy().tobytes(), len(self.urls))
+        if place == len(self.urls):
+            self.urls.append(small_url(image))
+        return place
 
 
 def _shots(
-    images: Tensor,
-    policy: Policy,
-    strength: float,
-    seed: int,
-    epoch: int,
-    draw: int,
-    places: dict[str, int],
+    images: Tensor, policy: Policy, keys: Tensor, strength: float, epoch: int, pictures: _Pictures
 ) -> tuple[Shot, ...]:
-    """The images of one draw at one strength; `places` takes new pictures."""
-    keys = sample_keys(seed, epoch + draw, torch.arange(len(images)))
+    """The images of one draw at one strength."""
     drawn, table = weaker_draw(policy, keys, strength, epoch)
     found = []
     for image, rows in zip(apply_batch(images, drawn, table), drawn.choice.tolist(), strict=True):
         done = [str(row.transformation) for i in rows if (row := table.rows[i]) != IDENTITY]
-        place = places.setdefault(small_url(image), len(places))
-        found.append(Shot(place, ", ".join(done) or AS_IT_IS))
+        found.append(Shot(pictures.place(image), ", ".join(done) or AS_IT_IS))
     return tuple(found)
