@@ -22,14 +22,16 @@ import deepaa
 from deepaa.cli import app as cli, doctor
 from deepaa.data import load_images
 from deepaa.ops.apply import apply_batch
+from deepaa.ops.rng import sample_keys
 from deepaa.ops.space import CIFAR, Space
+from deepaa.policy import weaker_draw
 from deepaa.policy.load import load_policy, policy_names
 from deepaa.policy.policy import Layers, Policy
 from deepaa.report.pictures import augmented, grid_layout
 
 COMMANDS = {
     "show": ["--json", "--top", "--epoch", "--operations"],
-    "preview": ["--data", "--out", "--images", "--draws", "--seed", "--size", "--operations"],
+    "preview": ["--data", "--out", "--draws", "--seed", "--strength", "--size", "--operations"],
     "compare": ["--out", "--samples", "--json", "--data", "--space", "--operations"],
     "convert": ["--to", "--size", "--symmetric", "--force", "--operations"],
     "policies": [],
@@ -299,6 +301,35 @@ def test_preview_writes_a_picture_of_the_embedded_images(command):
     assert np.array_equal(found[::3, ::3], want)
 
 
+def test_preview_in_several_strengths(command):
+    arguments = ("preview", "cifar10", "--images", 4, "--draws", 2, "--out", "s.png")
+    code, out, _ = command(*arguments, "--strength", "0, 0.5,1")
+    assert (code, out) == (
+        0,
+        "wrote s.png: 4 images of 32 x 32, 2 draws each at strengths 0, 0.5, 1\n",
+    )
+    layout = grid_layout(32, 32, 2, None, (0.0, 0.5, 1.0))
+    images, policy = load_images(None, 4), load_policy("cifar10")
+    with Image.open("s.png") as sheet:
+        rows = [
+            [np.asarray(sheet.crop(layout.box(row, column)))[::3, ::3] for column in range(4)]
+            for row in range(7)
+        ]
+    for draw in (1, 2):
+        keys = sample_keys(0, draw - 1, torch.arange(4))
+        for place, s in enumerate((0.0, 0.5, 1.0)):
+            want = apply_batch(images, *weaker_draw(policy, keys, s)).permute(0, 2, 3, 1).numpy()
+            assert np.array_equal(rows[1 + 3 * (draw - 1) + place], want)
+    assert np.array_equal(rows[1], rows[0])  # nothing is changed at 0
+    assert np.array_equal(rows[1], rows[4])
+    whole = policy.draw(sample_keys(0, 1, torch.arange(4)))
+    assert np.array_equal(
+        rows[6], apply_batch(images, whole, policy.table).permute(0, 2, 3, 1).numpy()
+    )
+    _, out, _ = command(*arguments, "--strength", 0.5)
+    assert out.endswith("2 draws each at strength 0.5\n")
+
+
 def test_preview_of_a_folder(command):
     for i in range(3):
         Image.new("RGB", (40 + i, 30), (i, 0, 0)).save(f"{i}.png")
@@ -315,6 +346,15 @@ def test_preview_of_a_folder(command):
         (["--out", "g.png", "--data", "."], "no images found"),
         (["--out", "g.png", "--images", "0"], "--images"),
         (["--out", "g.png", "--size", "0"], "--size"),
+        (
+            ["--out", "g.png", "--strength", "strong"],
+            "from 0 to 1 with commas between, got 'strong'",
+        ),
+        (["--out", "g.png", "--strength", "0.5,2"], "got '2' in '0.5,2'"),
+        (["--out", "g.png", "--strength", "0,,1"], "got '' in '0,,1'"),
+        (["--out", "g.png", "--strength", "nan"], "got 'nan'"),
+        (["--out", "g.png", "--strength", "-0.5"], "got '-0.5'"),
+        (["--out", "g.png", "--strength", ",".join(f".{i}" for i in range(10, 40))], "at most 20"),
         ([], "--out"),
     ],
 )

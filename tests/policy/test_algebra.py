@@ -18,7 +18,7 @@ from deepaa.ops import apply_batch, apply_pil
 from deepaa.ops.rng import sample_keys
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row, Table
 from deepaa.policy import compared_policy, hidden_share, load_policy
-from deepaa.policy.algebra import STEPS
+from deepaa.policy.algebra import STEPS, weaker_draw
 from deepaa.policy.policy import Policy
 from deepaa.policy.stages import Chains, Layers, Stage
 
@@ -262,6 +262,54 @@ def test_each_operation_changes_real_images_more_with_more_strength() -> None:
                 change = float((changed.float() - images.float()).abs().mean())
                 assert change > before, (operation.name, magnitude, s)
                 before = change
+
+
+@small_policy
+@pytest.mark.parametrize("s", [0.25, 0.6])
+def test_weaker_draws_come_as_often_as_those_of_the_weaker_policy(policy: Policy, s: float) -> None:
+    n = 20_000
+    for phase in policy.phases:
+        draw, table = weaker_draw(policy, sample_keys(3, 1, torch.arange(n)), s, phase.epoch)
+        found = Counter(
+            tuple(table.rows[i] for i in rows if table.rows[i] != NOTHING)
+            for rows in draw.choice.tolist()
+        )
+        expected = law(policy.strength(s), as_it_is, phase.epoch)
+        assert found.keys() <= expected.keys()
+        for chain, share in expected.items():
+            spread = math.sqrt(n * share * (1 - share))
+            assert abs(found[chain] - n * share) <= 5 * spread + 4, (chain, share)
+
+
+@every_policy
+def test_a_draw_weakens_step_by_step(policy: Policy) -> None:
+    keys = sample_keys(0, 0, torch.arange(300))
+    whole = policy.draw(keys)
+    before = [[(-1.0, -1.0)] * policy.phase(0).depth for _ in keys]
+    for s in (0.0, 0.2, 0.5, 0.8, 1.0):
+        draw, table = weaker_draw(policy, keys, s)
+        assert torch.equal(draw.uniform, whole.uniform)
+        for i, (now, then) in enumerate(
+            zip(draw.choice.tolist(), whole.choice.tolist(), strict=True)
+        ):
+            for k, (a, b) in enumerate(zip(now, then, strict=True)):
+                row = table.rows[a]
+                assert row.operation in (NOTHING.operation, policy.table.rows[b].operation)
+                size = (float(row != NOTHING), distance(row))
+                assert size >= before[i][k]
+                before[i][k] = size
+    images = load_embedded().train_images[:300]
+    gone, table = weaker_draw(policy, keys, 0.0)
+    assert torch.equal(apply_batch(images, gone, table), images)
+    same, table = weaker_draw(policy, keys, 1.0)
+    assert table is policy.table
+    assert torch.equal(same.choice, whole.choice)
+
+
+@pytest.mark.parametrize("s", [-0.1, 1.1, math.nan])
+def test_draws_have_no_strength_beyond(s: float) -> None:
+    with pytest.raises(ValueError, match=r"strength of a draw should be in 0\.\.1, got"):
+        weaker_draw(LAYERED, torch.arange(3), s)
 
 
 def test_strengths_multiply() -> None:

@@ -252,7 +252,8 @@ def test_every_figure_is_there_and_has_a_size(browser: Browser, page: Path) -> N
     assert browser.js(broken) == 0
     winner = load_policy("trivialaugment")
     rows = 1 + winner.depth, len(transformation_rows(load_images(None, 1), winner))
-    assert browser.js("document.images.length") == 6 * rows[0] + 4 * rows[1]
+    in_tables = "document.querySelectorAll('.pictures img').length"
+    assert browser.js(in_tables) == 6 * rows[0] + 4 * rows[1]
 
 
 def test_a_comparison_opens_and_sorts_too(browser: Browser, tmp_path: Path) -> None:
@@ -440,6 +441,88 @@ def test_a_phone_need_not_scroll_sideways(browser: Browser, page: Path, tab: str
     browser.window(1000)
 
 
+SAID = "document.getElementById('said').textContent"
+SHOWN = "[...document.querySelectorAll('.shots img')].map(image => image.src)"
+STORED = "JSON.parse(document.getElementById('strength-data').textContent)"
+
+
+def _stored(browser: Browser, draw: int, place: int) -> list[str]:
+    pictures = f"{STORED}.draws[{draw}][{place}].map(shot => {STORED}.pictures[shot[0]])"
+    return browser.js(pictures)
+
+
+def test_strength_and_draw_by_keyboard(browser: Browser, page: Path) -> None:
+    browser.window(1000)
+    browser.open(page, "#examples")
+    slider = "document.getElementById('strength')"
+    browser.press("Tab")  # the switch of colours
+    browser.press("Tab")  # the tabs
+    browser.press("Tab")  # the part
+    browser.press("Tab")
+    assert browser.js("document.activeElement.id") == "strength"
+    assert browser.js(f"getComputedStyle({slider}).outlineStyle") == "solid"  # the focus is seen
+    assert browser.js(f"{slider}.labels[0].textContent") == "Strength"
+    assert browser.js(SAID) == "Strength 1, draw 1 of 8"
+    assert browser.js(SHOWN) == _stored(browser, 0, 4)
+    live = "document.getElementById('said').getAttribute('aria-live')"
+    assert browser.js(live) == "polite"
+    seen = [tuple(browser.js(SHOWN))]
+    for place, said in ((3, "0.75"), (2, "0.5"), (1, "0.25"), (0, "0"), (0, "0")):
+        browser.press("ArrowLeft")
+        assert browser.js(SAID) == f"Strength {said}, draw 1 of 8"
+        assert browser.js(SHOWN) == _stored(browser, 0, place)
+        seen.append(tuple(browser.js(SHOWN)))
+    assert len(set(seen)) == 5
+    captions = "[...document.querySelectorAll('.shots span')].map(e => e.textContent)"
+    assert set(browser.js(captions)) == {"as it is"}
+    browser.press("End")
+    assert browser.js(SAID) == "Strength 1, draw 1 of 8"
+    browser.press("Tab")
+    assert browser.js("document.activeElement.id") == "another"
+    for draw in (2, 3, 4, 5, 6, 7, 8, 1):
+        browser.press("Enter")
+        assert browser.js(SAID) == f"Strength 1, draw {draw} of 8"
+        assert browser.js(SHOWN) == _stored(browser, draw - 1, 4)
+        alt = browser.js("document.querySelector('.shots img').alt")
+        caption = browser.js("document.querySelector('.shots span').textContent")
+        assert alt == f"image 1: {caption}"
+    done = "[...document.querySelectorAll('.shots img, .four img')].every(i => i.naturalWidth > 0)"
+    browser.wait(lambda: browser.js(done))
+    assert browser.complaints() == []
+    assert browser.requests() == [page.as_uri()]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_strength_fits_and_stays_in_place(browser: Browser, page: Path, width: int) -> None:
+    browser.window(width, 844)
+    browser.open(page, "#examples")
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    boxes = "[...document.querySelectorAll('.shots img, .four img, .controls > *')]"
+    edge = f"Math.max(...{boxes}.map(e => e.getBoundingClientRect().right))"
+    assert browser.js(edge) <= width
+    assert browser.js(f"Math.min(...{boxes}.map(e => e.getBoundingClientRect().width))") > 40
+    tall = "document.getElementById('another').getBoundingClientRect().height"
+    assert browser.js(tall) >= 24  # enough for a finger
+    top = "document.getElementById('classes').getBoundingClientRect().top"
+    before = browser.js(top)
+    for _ in range(3):
+        browser.js("document.getElementById('another').click()")
+        assert browser.js(top) == before  # what stands below does not jump
+    browser.window(1000)
+
+
+def test_without_scripts_there_is_the_first_draw(browser: Browser, page: Path) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.open(page)
+        assert browser.js(SHOWN) == _stored(browser, 0, 4)
+        assert browser.js("getComputedStyle(document.querySelector('.controls')).display") == "none"
+        assert "With scripts switched on" in browser.js("document.body.innerText")
+        assert browser.js(SAID) == "Strength 1, draw 1 of 8"
+    finally:
+        browser.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
 def test_a_live_page_reloads_and_keeps_its_place(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "live.html"
     live = Options(live=True)
@@ -455,10 +538,16 @@ def test_a_live_page_reloads_and_keeps_its_place(browser: Browser, tmp_path: Pat
     head = "document.querySelector('[data-table=costs]').tHead.rows[0].cells[3]"
     is_sorted = f"{head}.ariaSort == 'descending'"
     browser.wait(lambda: browser.js(f"{is_sorted} || {head}.querySelector('button').click()"))
+    weaker = "const s = document.getElementById('strength'); s.value = 0.25;"
+    weaker += "s.dispatchEvent(new Event('input')); document.getElementById('another').click()"
+    browser.wait(lambda: browser.js(f"{{{weaker}}} true"))
+    chosen = browser.js(SAID)
+    assert chosen.startswith("Strength 0.25, draw ")
     write(live, "second")
     footer = "(document.querySelector('footer') || {textContent: ''}).textContent"
     browser.wait(lambda: "second" in browser.js(footer))
     browser.wait(lambda: _open_panels(browser) == ["search"] and browser.js(is_sorted), 5.0)
+    browser.wait(lambda: browser.js(SAID) == chosen)
     # the last page of a search stays
     write(Options(), "last")
     browser.wait(lambda: "last" in browser.js(footer))

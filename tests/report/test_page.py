@@ -30,12 +30,19 @@ from PIL import Image
 import deepaa
 from deepaa import load_policy
 from deepaa.cli import app as cli
-from deepaa.data import load_images
+from deepaa.data import ClassImages, load_images
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.policy import Chains, Layers, Policy
 from deepaa.report import page as page_module
+from deepaa.report.classes import FoundClasses, find_classes
 from deepaa.report.page import MAX_BYTES, Options, make_figures, make_page, originals_of
-from deepaa.report.pictures import data_url, find_originals, layer_rows, transformation_rows
+from deepaa.report.pictures import (
+    Originals,
+    data_url,
+    find_originals,
+    layer_rows,
+    transformation_rows,
+)
 from deepaa.report.run_tables import stop_text
 from deepaa.report.subject import Subject, read_subject, stamp, status_of
 from deepaa.runs import Run, read_config, read_history
@@ -283,7 +290,66 @@ def test_own_images(command: Command, run: Path, tmp_path: Path) -> None:
     page = read(run / "report.html")
     assert "Images of photos." in page.text
     sources = [str(a["src"]) for tag, a in page.tags if tag == "img"]
-    assert all(source.startswith("data:image/jpeg;base64,") for source in sources)
+    kinds = {source.split(";")[0] for source in sources}
+    assert kinds == {"data:image/jpeg", "data:image/webp"}  # nothing exact, so nothing large
+    assert "Images of each class cannot be shown: " in page.text
+    assert "3 images but no class folders" in page.text
+
+
+def test_classes_and_strengths_are_shown(command: Command, run: Path) -> None:
+    assert command(run)[0] == 0
+    page = read(run / "report.html")
+    names = [a["alt"] for tag, a in page.tags if tag == "img" and "original" in str(a["alt"])]
+    data = find_classes(read_subject(str(run)).config).images
+    assert data is not None
+    wanted = [name for name, images in data.groups for _ in images]
+    assert [str(name) for name in names if "," in str(name)] == [f"{n}, original" for n in wanted]
+    assert "Strength 1, draw 1 of 8" in page.text
+    content = (run / "report.html").read_text()
+    (text,) = re.findall(r'id="strength-data">(.*?)</script>', content)
+    stored = json.loads(text)
+    assert len(stored["draws"]) == 8
+    assert all(len(shots) == 6 for draw in stored["draws"] for shots in draw)
+    first = [stored["pictures"][picture] for picture, _ in stored["draws"][0][-1]]
+    shown = [str(a["src"]) for tag, a in page.tags if tag == "img"][: len(first)]
+    assert shown == first  # without scripts: the first draw of the policy as it is
+
+
+def test_classes_by_name(command: Command, tmp_path: Path) -> None:
+    assert command("deepta", "--class", "frog", "--class", "cat")[0] == 0
+    page = read(tmp_path / "report.html")
+    assert "cat frog" in page.text
+    assert "Not shown: airplane, automobile, bird," in page.text
+    code, _, err = command("deepta", "--class", "frogg")
+    assert (code, err.strip().splitlines()) == (
+        2,
+        [
+            "error: --class: no class is called frogg; there are airplane, automobile, bird, cat, "
+            "deer, dog, frog, horse, ship, truck"
+        ],
+    )
+    many = [word for i in range(21) for word in ("--class", i)]
+    assert "at most 20 names, got 21" in command("deepta", *many)[2]
+
+
+def test_originals_alone_show_no_classes() -> None:
+    subject = Subject("x", "policy", load_policy("deepta"))
+    originals = originals_of(subject, Options())
+    assert "What happens to each class" not in make_page(subject, originals=originals)
+    assert "What happens to each class" in make_page(subject)
+
+
+def test_a_page_of_large_images_stays_small() -> None:
+    images = torch.randint(0, 256, (16, 3, 400, 300), dtype=torch.uint8)
+    groups = tuple((f"class {i}", images[:2]) for i in range(12))
+    subject = Subject("x", "policy", load_policy("deepta"))
+    classes = FoundClasses(ClassImages(groups, ("another",)))
+    shown = Originals(images, "Noise, which no format makes small.")
+    plain = make_page(subject, (), Options(images=16), shown)
+    assert len(plain) < MAX_BYTES
+    whole = make_page(subject, (), Options(images=6), shown, classes=classes)
+    assert whole.count("<img") > 6 * 4 + 96
+    assert "Not shown: another." in whole
 
 
 # Contests
@@ -510,7 +576,9 @@ def test_large_pages_show_fewer_images(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_page(subject, (), Options(images=9))
     monkeypatch.setattr(page_module, "MAX_BYTES", len(whole.encode()) - 1)
     fewer = make_page(subject, (), Options(images=9))
-    assert (whole.count("<img"), fewer.count("<img")) == (9 * 4 + 4 * 8, 3 * 4 + 3 * 8)
+    classes = 10 * 2 * 4
+    assert whole.count("<img") == 9 * 4 + 4 * 8 + 9 + classes
+    assert fewer.count("<img") == 3 * 4 + 3 * 8 + 3 + classes
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

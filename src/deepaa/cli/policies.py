@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +27,7 @@ ShownData = Annotated[
 ]
 Images = Annotated[int, typer.Option(min=1, max=100, help="Images, side by side.")]
 Draws = Annotated[int, typer.Option(min=1, max=100, help="Draws of each image.")]
+MOST_STRENGTHS = 20
 FIGURES = (".png", ".svg", ".pdf", ".html")
 
 
@@ -89,11 +91,20 @@ def preview(
     images: Images = 8,
     draws: Draws = 4,
     seed: options.DrawSeed = 0,
+    strength: Annotated[
+        str,
+        typer.Option(
+            metavar="S,S,...",
+            help="How strong, from 0, which changes nothing, to 1. Several with commas between are "
+            "a row each, in which the same draws get weaker: 0.25,0.5,1.",
+        ),
+    ] = "1",
     size: options.ShownSize = None,
     epoch: options.Epoch = 0,
     operations: options.OwnOperations = NOTHING,
 ) -> None:
     """Draw a picture of a policy at work: originals on top, augmented versions below."""
+    strengths = _strengths(strength)
     from deepaa.data import load_images
     from deepaa.files import plural
     from deepaa.report import preview_grid
@@ -101,12 +112,22 @@ def preview(
     _check_picture(out, "--out")
     loaded = _load(policy, operations)
     originals = load_images(data, images, size)
-    grid = preview_grid(originals, loaded, draws, seed, epoch=epoch, title=Path(policy).name)
+    grid = preview_grid(
+        originals,
+        loaded,
+        draws,
+        seed,
+        epoch=epoch,
+        title=Path(policy).name,
+        strengths=strengths,
+    )
     grid.save(out)
     n, _, height, width = originals.shape
-    typer.echo(
-        f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {plural(draws, 'draw')} each"
-    )
+    each = f"{plural(draws, 'draw')} each"
+    if strengths != (1.0,):
+        listed = ", ".join(f"{s:g}" for s in strengths)
+        each += f" at strength{'s' if len(strengths) > 1 else ''} {listed}"
+    typer.echo(f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {each}")
 
 
 def compare(
@@ -270,6 +291,25 @@ def convert(
     typer.echo(
         ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
     )
+
+
+def _strengths(text: str) -> tuple[float, ...]:
+    """The numbers in a text like `0,0.5,1`, each of them once."""
+    found = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= 1:
+            raise ValueError(
+                f"--strength takes numbers from 0 to 1 with commas between, got {part.strip()!r}"
+                + (f" in {text!r}" if "," in text else "")
+            )
+        found.append(value)
+    if len(kept := tuple(dict.fromkeys(found))) > MOST_STRENGTHS:
+        raise ValueError(f"--strength takes at most {MOST_STRENGTHS} numbers, got {len(kept)}")
+    return kept
 
 
 def _load(source: str, operations: list[str]) -> Policy:

@@ -14,10 +14,12 @@ from deepaa.cli import options
 from deepaa.cli.options import NOTHING
 
 if TYPE_CHECKING:
-    from deepaa.report import Originals, Subject
+    from deepaa.report import FoundClasses, Originals, Subject
 
 POLL_SECONDS = 1.0
 """Between two checks whether a run has something new."""
+MOST_CLASSES = 20
+"""Classes that a page shows on demand."""
 WRITE_SECONDS = 4.0
 """At least, between two versions of the page."""
 
@@ -44,6 +46,15 @@ def report(
         Path | None, typer.Option(help="A folder of images or an .npz to show, not the search's.")
     ] = None,
     images: Annotated[int, typer.Option(min=1, max=16, help="Images to show.")] = 6,
+    classes: Annotated[
+        list[str],
+        typer.Option(
+            "--class",
+            metavar="NAME",
+            help="A class to show images of, at most twenty. May be repeated. Default: twelve "
+            "classes, spread evenly.",
+        ),
+    ] = NOTHING,
     size: options.ShownSize = None,
     seed: options.DrawSeed = 0,
     epoch: options.Epoch = 0,
@@ -78,6 +89,8 @@ def report(
     from deepaa.train import read_results
 
     reports.check_pages()
+    if len(set(classes)) > MOST_CLASSES:
+        raise ValueError(f"--class takes at most {MOST_CLASSES} names, got {len(set(classes))}")
     kinds = reports.parse_formats(formats)
     if figures is not None:
         reports.check_formats(kinds)
@@ -89,18 +102,21 @@ def report(
             raise ValueError(f"{path}: no seed is finished yet")
     place = out or (subject.folder / "report.html" if subject.folder else Path("report.html"))
     _check_page(place, force=force)
-    shown = reports.Options(data, size, images, seed, epoch)
+    shown = reports.Options(data, size, images, seed, epoch, classes=classes)
     originals: Originals | None = None
+    by_class: FoundClasses | None = None
 
     def write(subject: Subject) -> int:
         """Write the page and return its size in bytes; its example images are read once."""
-        nonlocal originals
+        nonlocal originals, by_class
         if originals is None and subject.policy is not None:
             if data is None and (named := reports.named_images(subject.config)) is not None:
                 notify(f"examples are images of {named}, as the run says; --data takes others")
             originals = reports.originals_of(subject, shown)
+            by_class = reports.classes_of(subject, shown)
         live = watch and subject.is_running  # such a page reloads itself
-        page = reports.make_page(subject, found, shown._replace(live=live), originals).encode()
+        now = shown._replace(live=live)
+        page = reports.make_page(subject, found, now, originals, classes=by_class).encode()
         write_file(place, page)
         return len(page)
 

@@ -31,6 +31,11 @@ from deepaa.data.parts import (
     search_splits as search_splits,
     weaknesses as weaknesses,
 )
+from deepaa.data.some_classes import (
+    ClassImages as ClassImages,
+    UnknownClassError as UnknownClassError,
+    load_class_images as load_class_images,
+)
 from deepaa.data.splits import (
     INDEX as INDEX,
     LabelledImages as LabelledImages,

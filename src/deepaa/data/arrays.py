@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,12 @@ def open_npz(path: Path) -> Iterator[Archive]:
         raise ValueError(f"{shown(path)}: {error}") from error
 
 
-def read_npz(path: Path, split: str, size: int | None) -> Part:
-    """The "train" or "test" part of a file."""
+Choose = Callable[[Sequence[int], Sequence[str]], list[int]]
+"""Places of the images that are wanted, by the labels of all and the names of classes."""
+
+
+def read_npz(path: Path, split: str, size: int | None, choose: Choose | None = None) -> Part:
+    """The "train" or "test" part of a file, or some images of it."""
     pairs = (*TRAIN, *WHOLE) if split == "train" else TEST
     with open_npz(path) as data:
         pair = _first_of(pairs, data)
@@ -78,6 +82,9 @@ def read_npz(path: Path, split: str, size: int | None) -> Part:
             if split == "test" and (train := _first_of(TRAIN, data)):
                 classes = max(classes, check_labels(_labels(data, train[1]), place=train[1]))
             names = tuple(str(c) for c in range(classes))
+    if choose is not None:  # before anything is copied
+        places = choose(labels.tolist(), names)
+        images, labels = images[places], labels[places]
     return stacked(images, size, shown(path)), labels.long(), names
 
 

@@ -40,6 +40,7 @@ from deepaa.ops.resized_crop import (
 )
 from deepaa.ops.rng import (
     BITS as BITS,
+    SLOTS as SLOTS,
     choice_word as choice_word,
     draw_words as draw_words,
     fresh_keys as fresh_keys,
@@ -69,6 +70,7 @@ from deepaa.ops.space import (
     CIFAR_MEAN as CIFAR_MEAN,
     IMAGENET as IMAGENET,
     PIXEL as PIXEL,
+    TABLES as TABLES,
     Operation as Operation,
     Option as Option,
     Row as Row,

@@ -7,6 +7,7 @@ Here belongs what says which operation an image gets. How a policy is found is t
 from deepaa.policy.algebra import (
     SCHEDULE_EPOCHS as SCHEDULE_EPOCHS,
     fitted_schedule as fitted_schedule,
+    weaker_draw as weaker_draw,
 )
 from deepaa.policy.baselines import (
     FIFTEEN as FIFTEEN,

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
-from deepaa.ops import Operation, Row, Table
+from deepaa.ops import BITS, SLOTS, TABLES, Draw, Operation, Row, Table, hash_keys
 from deepaa.policy.stages import IDENTITY, Chains, Layers, Stage
 
 if TYPE_CHECKING:
@@ -46,14 +48,47 @@ def strength(policy: Policy, s: float) -> Policy:
         raise ValueError(f"the strength of a policy should be in 0..1, got {s!r}")
     if s == 1:
         return policy
+    return _changed(policy, lambda row: _weaker(row, s), f"strength {s:g}")
 
-    def weaker(row: Row) -> Ways:
-        distance = _distance(row)
-        if distance is None:
-            return [(IDENTITY, 1 - s), (row, s)]
-        return [(_at_distance(row, s * distance), 1.0)]
 
-    return _changed(policy, weaker, f"strength {s:g}")
+def _weaker(row: Row, s: float) -> Ways:
+    distance = _distance(row)
+    if distance is None:
+        return [(IDENTITY, 1 - s), (row, s)]
+    return [(_at_distance(row, s * distance), 1.0)]
+
+
+def weaker_draw(policy: Policy, keys: Tensor, s: float, epoch: int = 0) -> tuple[Draw, Table]:
+    """What `policy.draw(keys)` becomes at a strength from 0 to 1, and the table of its rows.
+
+    Each image keeps its operations and random numbers, so that it changes step by step as `s`
+    falls: magnitudes shrink, and what has none disappears at a strength of the image's own. Over
+    many keys the draws come as often as those of `policy.strength(s)`, whose own draws for the same
+    keys are others.
+    """
+    if not 0 <= s <= 1:
+        raise ValueError(f"the strength of a draw should be in 0..1, got {s!r}")
+    draw = policy.draw(keys, epoch)
+    if s == 1:
+        return draw, policy.table
+    table, places, shares = _weaker_table(policy.table.handle, s)
+    kept = torch.tensor(places, device=keys.device)
+    gates = torch.tensor(shares, dtype=torch.float64, device=keys.device)
+    layers = torch.arange(draw.choice.shape[1], device=keys.device)
+    words = hash_keys(keys[:, None], layers * SLOTS + SLOTS - 1)  # slots that no draw reads
+    numbers = ((words >> 1) & (2**BITS - 1)).double() * 2.0**-BITS
+    choice = torch.where(numbers < gates[draw.choice], kept[draw.choice], 0)
+    return Draw(choice, draw.uniform), table
+
+
+@lru_cache(maxsize=16)  # a page has many draws in a few strengths
+def _weaker_table(handle: int, s: float) -> tuple[Table, list[int], list[float]]:
+    """Identity and the weaker rows; for each row of the table its place there, and its share."""
+    rows = TABLES[handle].rows
+    ways = [[(IDENTITY, 1.0)] if row == IDENTITY else _weaker(row, s) for row in rows]
+    kept = [some[-1] for some in ways]  # before it stands identity, if anything
+    place = {row: i for i, row in enumerate(dict.fromkeys((IDENTITY, *(row for row, _ in kept))))}
+    return Table(place), [place[row] for row, _ in kept], [share for _, share in kept]
 
 
 def spread(policy: Policy) -> Policy:

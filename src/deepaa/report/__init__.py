@@ -4,6 +4,7 @@ Here belongs what a person looks at, in a file or in a terminal. Nothing is comp
 policy or a run does not say.
 """
 
+from deepaa.report.classes import FoundClasses as FoundClasses
 from deepaa.report.comparison import (
     Comparison as Comparison,
     Entry as Entry,
@@ -28,6 +29,7 @@ from deepaa.report.page import (
     GENERATOR as GENERATOR,
     Options as Options,
     check_pages as check_pages,
+    classes_of as classes_of,
     comparison_page as comparison_page,
     make_figures as make_figures,
     make_page as make_page,

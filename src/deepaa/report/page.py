@@ -16,12 +16,15 @@ from PIL.Image import Image
 from deepaa.files import plural
 from deepaa.policy import Policy, likely_sequences, own_advice
 from deepaa.report import (
+    classes as by_class,
     contest as contests,
     figures as draw,
     pictures,
     policy_tables as policies,
     run_tables as runs,
+    strengths,
 )
+from deepaa.report.classes import FoundClasses
 from deepaa.report.comparison import Comparison, plot_comparison
 from deepaa.report.dots import plot_accuracy, plot_contest
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
@@ -49,6 +52,8 @@ class Options(NamedTuple):
     epoch: int = 0
     live: bool = False
     """Whether the page reloads itself."""
+    classes: Sequence[str] = ()
+    """Names of the classes to show, instead of some that are spread evenly."""
 
 
 DEFAULT = Options()
@@ -153,32 +158,47 @@ def originals_of(subject: Subject, options: Options) -> Originals:
     return pictures.find_originals(subject.config, options.images, options.data, options.size)
 
 
+def classes_of(subject: Subject, options: Options) -> FoundClasses:
+    """The images that the page shows of each class."""
+    return by_class.find_classes(subject.config, options.data, options.size, options.classes)
+
+
 def make_page(
     subject: Subject,
     results: Results = (),
     options: Options = DEFAULT,
     originals: Originals | None = None,
     *,
+    classes: FoundClasses | None = None,
     now: str = "",
 ) -> str:
     """The page of a report; fewer example images where it would grow too large.
 
     Args:
         originals: What `originals_of` gives, for callers that make the page again and again.
+        classes: The same of `classes_of`; with originals alone, no class is shown.
         now: When the page is made, in words; by default the present.
     """
     context = _context(subject, results, options)
     policy: Policy | None = context["exemplified"].shown
+    by_classes = None
     if policy is not None and originals is None:
         originals = originals_of(subject, options)
+        classes = classes or classes_of(subject, options)
+    how = (options.seed, options.epoch)
+    if policy is not None and classes is not None:
+        by_classes = by_class.class_examples(classes, policy, *how)
+        context["class_note"] = classes.note
     for count in (options.images, options.images // 3, 0):
         examples = None
         if policy is not None and originals is not None and count:
-            images, how = originals.images[:count], (policy, options.seed, options.epoch)
+            images = originals.images[:count]
             examples = {
                 "origin": originals.origin,
-                "layers": pictures.layer_rows(images, *how),
-                "transformations": pictures.transformation_rows(images[:4], *how),
+                "strengths": strengths.strength_examples(images, policy, *how),
+                "layers": pictures.layer_rows(images, policy, *how),
+                "transformations": pictures.transformation_rows(images[:4], policy, *how),
+                "classes": by_classes,
             }
         page = _render("report.html", {**context, "examples": examples}, now)
         if len(page.encode()) < MAX_BYTES:
@@ -263,6 +283,7 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "memory": runs.peak_memory(subject.records),
         "few_seeds": any(len(seeds) < ENOUGH for seeds, _ in results),
         "epoch": options.epoch,
+        "class_note": "",
     }
     if exemplified.shown is not None:
         context["sequences"] = likely_sequences(exemplified.shown, 10, options.epoch)

@@ -17,11 +17,13 @@ from torch import Tensor
 from deepaa.data import EMBEDDED, DataSpec, load_images
 from deepaa.files import plural
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
-from deepaa.policy import Policy
+from deepaa.policy import Policy, weaker_draw
 
 INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
 SHOWN_SIDE = 96
 """Smaller images are enlarged by a whole factor to about this many pixels."""
+EXACT_SIDE = 64
+"""Up to so many pixels, a page shows them all."""
 MARGIN, GAP = 16, 4
 TITLE_SIZE, LABEL_SIZE = 18, 14
 BACKGROUND, INK, FAINT = (246, 248, 250), (31, 35, 40), (101, 109, 118)
@@ -162,10 +164,27 @@ def _picture_row(name: str, images: Tensor, captions: Sequence[str] = ()) -> Pic
 def data_url(image: Tensor) -> str:
     """A picture as text that a page can hold: exact up to 64 pixels a side, else at most 128."""
     picture = tensor_to_pil(image)
-    if max(picture.size) <= 64:
+    if is_exact(image):
         return picture_url(picture)
     picture.thumbnail((128, 128), Resampling.LANCZOS)
     return picture_url(picture.convert("RGB"), "jpeg")
+
+
+def is_exact(images: Tensor) -> bool:
+    """Whether a page shows the pixels of (N, C, H, W) images as they are: small ones."""
+    return max(images.shape[-2:]) <= EXACT_SIDE
+
+
+def small_url(image: Tensor) -> str:
+    """As `data_url`, in two thirds of its bytes, for pictures that come by the hundred."""
+    picture = tensor_to_pil(image).convert("RGB")
+    stream = io.BytesIO()
+    if is_exact(image):
+        picture.save(stream, "webp", lossless=True, method=0)
+    else:
+        picture.thumbnail((128, 128), Resampling.LANCZOS)
+        picture.save(stream, "webp", quality=80, method=2)
+    return f"data:image/webp;base64,{base64.b64encode(stream.getvalue()).decode()}"
 
 
 def picture_url(picture: PilImage, kind: Literal["png", "jpeg"] = "png") -> str:
@@ -188,21 +207,34 @@ class Layout(NamedTuple):
     """Of the first column."""
     top: int
     """Of the originals."""
+    together: int = 1
+    """Rows below the originals that stand close together."""
 
     def box(self, row: int, column: int) -> tuple[int, int, int, int]:
         """(left, top, right, bottom) of a picture; row 0 holds the originals, row r draw r."""
         x = self.left + column * (self.width + GAP)
-        y = self.top + row * (self.height + GAP) + (2 * GAP if row else 0)  # apart from draws
+        apart = 1 if row else 0  # from the originals
+        if self.together > 1:
+            apart += max(0, row - 1) // self.together
+        y = self.top + row * (self.height + GAP) + 2 * GAP * apart
         return x, y, x + self.width, y + self.height
 
 
-def grid_layout(height: int, width: int, rows: int, scale: int | None = None) -> Layout:
-    """The layout of a grid of `rows` draws of (height, width) images."""
+def grid_layout(
+    height: int,
+    width: int,
+    rows: int,
+    scale: int | None = None,
+    strengths: Sequence[float] = (1.0,),
+) -> Layout:
+    """The layout of a grid of `rows` draws of (height, width) images, each in some strengths."""
     scale = max(1, round(SHOWN_SIDE / max(height, width))) if scale is None else scale
     if scale < 1:
         raise ValueError(f"scale should be at least 1, got {scale}")
-    left = MARGIN + max(_text_width(label, LABEL_SIZE) for label in _labels(rows)) + 12
-    return Layout(width * scale, height * scale, left, MARGIN + TITLE_SIZE + 14)
+    labels = _labels(rows, strengths)
+    left = MARGIN + max(_text_width(label, LABEL_SIZE) for label in labels) + 12
+    top = MARGIN + TITLE_SIZE + 14
+    return Layout(width * scale, height * scale, left, top, len(strengths))
 
 
 def preview_grid(
@@ -214,8 +246,9 @@ def preview_grid(
     epoch: int = 0,
     *,
     title: str | None = None,
+    strengths: Sequence[float] = (1.0,),
 ) -> PilImage:
-    """The originals, and below them `rows` rows of augmented versions, as one RGB picture.
+    """The originals, and below them `rows` draws of augmented versions, as one RGB picture.
 
     Draw r uses the keys of `seed` in epoch `epoch + r - 1` for samples 0, 1, ...: a transform with
     that seed, given those sample indices, draws the same in that epoch.
@@ -226,12 +259,17 @@ def preview_grid(
         epoch: Which phase of a schedule to show.
         title: Text above the grid, and the policy's size after it where that fits; by default only
             the size.
+        strengths: From 0 to 1; each draw has a row for each of them, in which the same operations
+            with the same random numbers are weaker, see `weaker_draw`.
     """
     if rows < 1:
         raise ValueError(f"rows should be at least 1, got {rows}")
+    if not strengths:
+        raise ValueError("strengths should be one number from 0 to 1 or more, got none")
     check_images(images)
-    layout = grid_layout(images.shape[2], images.shape[3], rows, scale)
-    _, _, right, bottom = layout.box(rows, len(images) - 1)
+    layout = grid_layout(images.shape[2], images.shape[3], rows, scale, strengths)
+    labels = _labels(rows, strengths)
+    _, _, right, bottom = layout.box(len(labels) - 1, len(images) - 1)
     sheet = empty_sheet(right + MARGIN, bottom + MARGIN)
     pen, room = ImageDraw.Draw(sheet), sheet.width - 2 * MARGIN
     small, large = ImageFont.load_default(LABEL_SIZE), ImageFont.load_default(TITLE_SIZE)
@@ -242,11 +280,13 @@ def preview_grid(
     end = _text_width(heading, TITLE_SIZE) + 14
     if title and end + _text_width(size, LABEL_SIZE) <= room:
         pen.text((MARGIN + end, MARGIN + TITLE_SIZE), size, FAINT, small, anchor="ls")
-    for row, label in enumerate(_labels(rows)):
+    for row, label in enumerate(labels):
         _, top, _, bottom = layout.box(row, 0)
         place = (layout.left - 12, (top + bottom) // 2)
         pen.text(place, label, FAINT if row else INK, small, anchor="rm")
-        shown = images if row == 0 else augmented(images, policy, row, seed, epoch)
+        draw, which = divmod(row - 1, len(strengths))
+        how = (draw + 1, seed, epoch, strengths[which])
+        shown = augmented(images, policy, *how) if row else images
         for column, image in enumerate(shown):
             box = layout.box(row, column)
             shape = (layout.width, layout.height)
@@ -256,14 +296,18 @@ def preview_grid(
     return sheet
 
 
-def augmented(images: Tensor, policy: Policy, row: int, seed: int = 0, epoch: int = 0) -> Tensor:
+def augmented(
+    images: Tensor, policy: Policy, row: int, seed: int = 0, epoch: int = 0, strength: float = 1.0
+) -> Tensor:
     """The images of draw `row` (from 1) of a preview."""
     keys = sample_keys(seed, epoch + row - 1, torch.arange(len(images)))
-    return apply_batch(images, policy.draw(keys, epoch), policy.table)
+    return apply_batch(images, *weaker_draw(policy, keys, strength, epoch))
 
 
-def _labels(rows: int) -> list[str]:
-    return ["original", *(f"draw {r}" for r in range(1, rows + 1))]
+def _labels(rows: int, strengths: Sequence[float]) -> list[str]:
+    """What stands beside the rows; a full strength alone need not be told."""
+    how = [f" at {s:g}" for s in strengths] if tuple(strengths) != (1.0,) else [""]
+    return ["original", *(f"draw {r}{text}" for r in range(1, rows + 1) for text in how)]
 
 
 def _text_width(text: str, size: int) -> int:

@@ -85,6 +85,38 @@
     if (before && Number(document.body.dataset.reload)) sort(table, ...JSON.parse(before));
   });
 
+  // The same images at other strengths and in other draws: all pictures are in the page.
+  const player = document.querySelector("[data-player]");
+  if (player) {
+    const data = JSON.parse(document.getElementById("strength-data").textContent);
+    const slider = document.getElementById("strength");
+    const shots = [...player.querySelectorAll(".shots li")];
+    const before = Number(document.body.dataset.reload) ? recall("deepaa-strength") : null;
+    const [value, number] = before ? JSON.parse(before) : [1, 0];
+    let draw = number % data.draws.length;
+    slider.value = value;
+    const show = () => {
+      const strength = Number(slider.value);
+      const place = data.strengths.indexOf(strength);
+      shots.forEach((shot, i) => {
+        const [picture, caption] = data.draws[draw][place][i];
+        const image = shot.querySelector("img");
+        image.src = data.pictures[picture];
+        image.alt = `image ${i + 1}: ${caption}`;
+        shot.querySelector("span").textContent = caption;
+      });
+      const many = data.draws.length > 1 ? ` of ${data.draws.length}` : "";
+      document.getElementById("said").textContent = `Strength ${strength}, draw ${draw + 1}${many}`;
+      keep("deepaa-strength", JSON.stringify([strength, draw]));
+    };
+    slider.addEventListener("input", show);
+    document.getElementById("another").addEventListener("click", () => {
+      draw = (draw + 1) % data.draws.length;
+      show();
+    });
+    show();
+  }
+
   // A page of a run that goes on reads itself anew.
   const seconds = Number(document.body.dataset.reload);
   if (seconds) {
