@@ -77,6 +77,7 @@ def train(
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
     groups: options.Groups = None,
+    columns: options.Columns = None,
     scan: Annotated[
         bool,
         data_option(

@@ -4,17 +4,19 @@ Here belongs what reads, checks and divides images. What changes their pixels is
 `deepaa.ops`.
 """
 
+from deepaa.data.embedded import (
+    EMBEDDED as EMBEDDED,
+    embedded_is_intact as embedded_is_intact,
+    load_embedded as load_embedded,
+)
 from deepaa.data.equal_images import warn_of_equal_images as warn_of_equal_images
 from deepaa.data.image_file import Reading as Reading
 from deepaa.data.load import (
-    EMBEDDED as EMBEDDED,
     DataSpec as DataSpec,
     absolute_root as absolute_root,
     absolute_source as absolute_source,
     as_images as as_images,
-    embedded_is_intact as embedded_is_intact,
     load_dataset as load_dataset,
-    load_embedded as load_embedded,
     load_images as load_images,
 )
 from deepaa.data.parts import (
@@ -31,6 +33,7 @@ from deepaa.data.parts import (
     search_splits as search_splits,
     weaknesses as weaknesses,
 )
+from deepaa.data.sources import lists_files as lists_files, source_name as source_name
 from deepaa.data.splits import (
     INDEX as INDEX,
     LabelledImages as LabelledImages,
