@@ -33,7 +33,11 @@ from deepaa.data.parts import (
     search_splits as search_splits,
     weaknesses as weaknesses,
 )
-from deepaa.data.sources import lists_files as lists_files, source_name as source_name
+from deepaa.data.sources import (
+    fetch as fetch,
+    lists_files as lists_files,
+    source_name as source_name,
+)
 from deepaa.data.splits import (
     INDEX as INDEX,
     LabelledImages as LabelledImages,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from deepaa.data.image_file import Packed
+from deepaa.data.image_file import Packed, shown
 
 MOST_BYTES = 1 << 28
 """Of an image file that is inside of another: longer ones are not read."""
@@ -43,6 +43,13 @@ class ImageTree(NamedTuple):
     """Where the files are, if they are none of their own."""
     places: tuple[int, ...] = ()
     """Of each file in the store."""
+    source: str = ""
+    """What lists the files, as a message may show it; nothing where it is the root."""
+
+    @property
+    def place(self) -> str:
+        """What the source is called in messages."""
+        return self.source or shown(self.root)
 
     def subset(self, indices: Sequence[int]) -> ImageTree:
         """The same with these files alone."""
@@ -73,7 +80,8 @@ class CompactFiles:
 
     def __init__(self, tree: ImageTree) -> None:
         """Names are bytes, as the system has them."""
-        self.root, self.names = tree.root, np.array(tree.names())
+        self.root, self.place = tree.root, tree.place
+        self.names = np.array(tree.names())
         self._store, self._places = tree.store, np.array(tree.places, dtype=np.int64)
 
     def path(self, index: int) -> Path:

@@ -78,6 +78,7 @@ class Listing:
             self._group_numbers(part),
             self.store,
             () if self.store is None else tuple(part),
+            self.place,
         )
 
     def _part(self, split: str) -> list[int]:

@@ -184,7 +184,8 @@ class DataSpec:
         *,
         download: bool,
     ) -> LabelledImages:
-        show(f"listing the images of {shown(path.name)}")
+        if has_columns(str(self.data)):  # labels are read, too
+            show(f"listing the images of {shown(path.name)}")
         tree = list_source(
             str(self.data),
             split,

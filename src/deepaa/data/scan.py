@@ -118,7 +118,7 @@ def read_images(
         side: As for `ImageStack`.
         show: Is told how far the reading is.
     """
-    stack = ImageStack(len(tree.files), size, shown(tree.root), side=side)
+    stack = ImageStack(len(tree.files), size, tree.place, side=side)
     report = scan_images(tree, reading, stack, show)
     show("")
     good = _good_files(tree, report, on_bad_image)
@@ -152,7 +152,7 @@ def scan_images(
         damaged_exif += not exif_is_readable
         if stack is not None and pixels is not None:
             stack.add(pixels)
-    return ScanReport(shown(tree.root), len(tree.files), tuple(bad), damaged_exif, tree.ignored)
+    return ScanReport(tree.place, len(tree.files), tuple(bad), damaged_exif, tree.ignored)
 
 
 def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -> ImageTree:
@@ -226,7 +226,7 @@ def file_fingerprint(names: Iterable[bytes], lengths: Iterable[int], labels: Ite
 def _still_valid(tree: ImageTree, known: Mapping[str, Any]) -> ScanReport | None:
     """The report of these very files, or None if they are others; the same in all processes."""
     try:
-        report = ScanReport.from_json(known, shown(tree.root))
+        report = ScanReport.from_json(known, tree.place)
         kept = _without_bad(tree, report)
         same = len(tree.files) == report.files and known["fingerprint"] == file_fingerprint(
             kept.names(), kept.lengths(), kept.labels
@@ -262,7 +262,7 @@ def read_some(source: Path, limit: int, size: int | None) -> Pixels:
 def read_some_of(tree: ImageTree, limit: int, size: int | None) -> Pixels:
     """Up to `limit` images (N, 3, H, W), spread evenly over a source."""
     tree = tree.subset(spread(len(tree.files), limit))
-    stack = ImageStack(len(tree.files), size, shown(tree.root))
+    stack = ImageStack(len(tree.files), size, tree.place)
     report = scan_images(tree, stack=stack)
     if report.bad:
         raise BadImagesError(report)

@@ -68,6 +68,12 @@ def source_name(source: str) -> str:
     return path.resolve().name if path.is_dir() else path.stem
 
 
+def fetch(source: str | None) -> None:
+    """Has a data set of Hugging Face in the cache of `datasets`; of other sources does nothing."""
+    if source is not None and is_name(source):
+        open_source(source, download=True)
+
+
 def list_source(
     source: str,
     split: str = "train",

@@ -24,7 +24,6 @@ from deepaa.data.image_file import (
     check_size,
     quiet_pillow,
     read_image,
-    shown,
 )
 from deepaa.data.image_tree import CompactFiles, ImageTree
 from deepaa.data.scan import (
@@ -329,7 +328,7 @@ class StreamedImages:
 
     def _bad(self, file: BadFile) -> BadImagesError:
         bad = file._replace(path=file.path.relative_to(self._decoder.files.root))
-        report = ScanReport(shown(self._decoder.files.root), len(self), (bad,), 0, {})
+        report = ScanReport(self._decoder.files.place, len(self), (bad,), 0, {})
         return BadImagesError(report)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, StreamedImages, absolute_root, lists_files
+from deepaa.data import DataSpec, StreamedImages, absolute_root, fetch, lists_files
 from deepaa.files import plural
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import check_own_operations, import_operations
@@ -264,6 +264,8 @@ def build_experiment(
         if all(getattr(like.request, name) == getattr(request, name) for name in names):
             images = like.images
     if request.stream:
+        if download:
+            distributed.run_on_main(lambda: fetch(request.data.data))
         found = distributed.from_main(lambda: _scan_record(request.folder))
         known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
