@@ -1,4 +1,4 @@
-"""Where images come from: folders, arrays, torchvision, the embedded sample; splits and streaming.
+"""Where images come from: folders, tables, shards, arrays and others; splits and streaming.
 
 Here belongs what reads, checks and divides images. What changes their pixels is the matter of
 `deepaa.ops`.

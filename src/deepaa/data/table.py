@@ -169,9 +169,9 @@ def _files(path: Path, table: Table, place: str) -> tuple[list[Path], list[int],
         for kind, column in table.columns.items():
             if kind != "image" and _said(column[i]) != _said(column[first]):
                 raise ValueError(
-                    f"{place}: row {table.numbers[i]} gives {shown(str(value))} the {kind} "
-                    f"{shown(_said(column[i]))}, but row {table.numbers[first]} "
-                    f"{shown(_said(column[first]))}"
+                    f"{place}: row {table.numbers[i]} gives {listed([str(value)])} the {kind} "
+                    f"{listed([_said(column[i])])}, but row {table.numbers[first]} "
+                    f"{listed([_said(column[first])])}"
                 )
     return list(rows), list(rows.values()), {"row of a file again": again} if again else {}
 
@@ -185,9 +185,9 @@ def _path(folder: Path, value: object) -> Path:
     if not text:
         raise ValueError("no path")
     if re.match(r"\w{2,}://", text):
-        raise ValueError(f"{shown(text)} is an address; fetch the files, and name them")
+        raise ValueError(f"{listed([text])} is an address; fetch the files, and name them")
     if "\0" in text:
-        raise ValueError(f"{shown(text)} is no name of a file")
+        raise ValueError(f"{listed([text])} is no name of a file")
     return Path(os.path.normpath(folder / text.replace("\\", os.sep)))
 
 
@@ -248,7 +248,7 @@ def _check_files(listing: Listing, *, outside_links: bool) -> None:
     if missing == len(listing.files):
         raise FileNotFoundError(
             f"{listing.place}: none of its {missing:,} files is there; {listing.where(0)} names "
-            f"{shown(listing.files[0])}. Relative paths start at the folder of the table"
+            f"{listed([str(listing.files[0])])}. Relative paths start at the folder of the table"
         )
     if escapes:
         raise ValueError(
