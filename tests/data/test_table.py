@@ -340,12 +340,18 @@ def test_links_out_of_the_folder_are_refused(pets, tmp_path_factory):
     (pets / "deep").symlink_to(outside)
     for name in ("link.png", "deep/secret.png"):
         with pytest.raises(
-            ValueError, match=rf"1 files? .*lead out of .*{name}; .*--outside-links"
+            ValueError, match=rf"links lead out of .* to 1 file, as row 8: .*{name}; copy"
         ):
             read(pets, rows=[*ROWS, (name, "cat")])
         assert len(read(pets, rows=[*ROWS, (name, "cat")], outside_links=True).labels) == 7
     (pets / "inside.png").symlink_to("0.png")
     assert len(read(pets, rows=[*ROWS, ("inside.png", "dog")]).labels) == 7
+
+
+def test_a_folder_without_classes_names_its_table(pets):
+    write_csv(pets / "labels.csv", "path,label", ROWS)
+    with pytest.raises(ValueError, match=r"6 images but no class folders; .*--data .*/labels\.csv"):
+        load_dataset(pets)
 
 
 def test_what_is_no_file_is_not_waited_for(pets):
@@ -377,6 +383,11 @@ def test_parquet_gives_what_the_text_gives(folder):
         load_dataset(folder / "t.parquet")
     with pytest.raises(ValueError, match=r"column x holds list<.*>, expected texts or numbers"):
         load_dataset(folder / "t.parquet", columns="label=x")
+    numbers["image"] = [{"bytes": b"", "path": ""}] * 3
+    parquet.write_table(pyarrow.table(numbers), folder / "t.parquet")
+    with pytest.raises(ValueError, match="column image holds images and not their paths; datasets"):
+        load_dataset(folder / "t.parquet")
+    del numbers["image"]
     numbers["label"] = [0.5, 1.0, 1.0]
     parquet.write_table(pyarrow.table(numbers), folder / "t.parquet")
     with pytest.raises(

@@ -12,6 +12,7 @@ from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.image_tree import ImageTree
 from deepaa.data.splits import NoTestPartError
+from deepaa.data.table import tables_in
 from deepaa.files import plural
 
 PARTS = ("train", "test", "val", "valid", "validation")
@@ -64,7 +65,10 @@ def _check_classes(
     if not names:
         stray = ignored.get("outside a class folder", 0)
         found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
-        raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
+        advice = "put the images of each class into a folder of its own"
+        if tables := tables_in(part):
+            advice += f", or give its table: --data {shown(part / tables[0])}"
+        raise ValueError(f"{place}: {found}; {advice}")
     if set(names) <= set(PARTS):
         advice = "put the images of each class into a folder of its own inside them"
         raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")

@@ -40,6 +40,11 @@ class Parquet:
         """All values of a column of texts or numbers; None for those that are missing."""
         kind = self._schema.field(name).type
         types = self._arrow.types
+        if types.is_struct(kind):
+            raise ValueError(
+                f"column {name} holds images and not their paths; datasets reads such files: "
+                "find_policy(datasets.Dataset.from_parquet(path)), or its save_to_disk"
+            )
         if not (types.is_primitive(kind) or types.is_dictionary(kind) or _is_text(types, kind)):
             raise ValueError(f"column {name} holds {str(kind)[:60]}, expected texts or numbers")
         check_memory(16 * self.rows, f"a column of {self.rows:,} rows")

@@ -10,7 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -175,11 +175,12 @@ def list_shards(source: str, split: str, columns: Columns, groups: str | None = 
     files, labels, members = list[Path](), list[str](), list[tuple[int, int, int]]()
     found_groups, found_parts = list[str | None](), list[str | None]()
     for number, shard in enumerate(shards):
+        part = shard_part(shard)
         for sample in _samples(shard, reader):
             files.append(shard / sample.image.name)
             labels.append(sample.label)
             found_groups.append(sample.group)
-            found_parts.append(parts[number] if split != "train" else shard_part(shard))
+            found_parts.append(part)
             members.append((number, sample.image.offset, sample.image.size))
     if not files:
         raise ValueError(f"{shown(source)}: no images in {plural(len(shards), 'shard')}")
@@ -220,14 +221,14 @@ class _Reader:
 
     def sort_in(self, member: Member, samples: dict[str, dict[str, Member]]) -> None:
         """Add a file to its sample: what its name has before its first dot."""
-        path = PurePosixPath(member.name)
-        key, dot, ending = path.name.partition(".")
-        if path.name.startswith("."):
+        folder, slash, name = member.name.rpartition("/")
+        key, dot, ending = name.partition(".")
+        if name.startswith("."):
             self.ignored["hidden"] += 1
         elif not dot:
             self.ignored["outside a sample"] += 1
         else:
-            sample = samples.setdefault(str(path.with_name(key)), {})
+            sample = samples.setdefault(f"{folder}{slash}{key}", {})
             if ending.lower() in sample:
                 raise ValueError(f"{shown(member.name)} is there twice")
             sample[ending.lower()] = member
@@ -299,9 +300,10 @@ class _Reader:
         empty = [key for key, files in samples.items() if not images[key] and ending in files]
         for keys, lack in ((unlabelled, f"no label .{ending}"), (empty, "a label and no image")):
             if keys and not (is_key and keys is empty):  # a JSON may say anything
+                which = listed(keys) if len(keys) < len(samples) else f"as {shown(keys[0])}"
                 raise ValueError(
-                    f"{len(keys):,} of {plural(len(samples), 'sample')} have {lack}: "
-                    f"{listed(keys)}; the first has {listed(sorted(samples[keys[0]]))}"
+                    f"{len(keys):,} of {plural(len(samples), 'sample')} have {lack}: {which}; the "
+                    f"first has {listed(sorted(samples[keys[0]]))}"
                 )
 
 

@@ -231,8 +231,8 @@ def _root(folder: Path, files: Sequence[Path]) -> Path:
 def _check_files(listing: Listing, *, outside_links: bool) -> None:
     """Refuse a table of which no file is there, and links that lead to other places."""
     root, real_folders = os.path.realpath(listing.root), dict[str, str]()
-    escapes, missing = [], 0
-    for file in listing.files:
+    escapes, missing = list[int](), 0
+    for i, file in enumerate(listing.files):
         folder, name = os.path.split(file)
         if folder not in real_folders:
             real_folders[folder] = os.path.realpath(folder)
@@ -244,20 +244,21 @@ def _check_files(listing: Listing, *, outside_links: bool) -> None:
         missing += not is_there
         real = os.path.realpath(file) if is_link else f"{real_folders[folder]}/{name}"
         if not outside_links and os.path.commonpath([real, root]) != root:
-            escapes.append(str(file))
+            escapes.append(i)
     if missing == len(listing.files):
         raise FileNotFoundError(
             f"{listing.place}: none of its {missing:,} files is there; {listing.where(0)} names "
             f"{listed([str(listing.files[0])])}. Relative paths start at the folder of the table"
         )
     if escapes:
+        first = f"{listing.where(escapes[0])}: {listed([str(listing.files[escapes[0]])])}"
         raise ValueError(
-            f"{listing.place}: {len(escapes)} files are links that lead out of "
-            f"{shown(listing.root)}: {listed(sorted(escapes))}; copy the files, or allow it with "
+            f"{listing.place}: links lead out of {shown(listing.root)} to "
+            f"{plural(len(escapes), 'file')}, as {first}; copy the files, or allow it with "
             "--outside-links (outside_links=True in Python)"
         )
 
 
 def tables_in(folder: Path) -> list[str]:
-    """Names of the tables in a folder that has no class folders, for advice."""
+    """Names of the tables in a folder, for advice."""
     return sorted(path.name for path in folder.glob("*.*") if is_table(path.name))
