@@ -271,6 +271,11 @@ def test_missing_files_are_named_and_may_be_skipped(pets):
     )
 
 
+def test_names_without_their_suffix_are_told(pets):
+    with pytest.raises(FileNotFoundError, match=r"row 2 names .*/0\. There is 0\.png: write names"):
+        read(pets, "id,label", [(i, label) for i, (_, label) in enumerate(ROWS)], columns="path=id")
+
+
 def test_damaged_files_are_found_before_anything_else(pets):
     (pets / "2.png").write_bytes(b"<html>")
     with pytest.raises(BadImagesError, match=r"1 of 6 files is bad \(1 not-an-image\): 2\.png"):

@@ -121,14 +121,12 @@ def braces(pattern: str) -> Iterator[str]:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Archives in a folder and in the folders of parts in it."""
-    return [
-        path
-        for pattern in ("*", "*/*")
-        for path in folder.glob(f"{pattern}{SUFFIX}")
-        if not path.name.startswith(".")
-        and (path.parent == folder or path.parent.name.lower() in PART_NAMES)
-    ]
+    """Archives in a folder and in the folders of parts in it; class folders are not looked into."""
+    places = [folder]
+    with os.scandir(folder) as entries:
+        places += [Path(e.path) for e in entries if e.name.lower() in PART_NAMES and e.is_dir()]
+    found = (path for place in places for path in place.glob(f"*{SUFFIX}"))
+    return [path for path in found if not path.name.startswith(".") and path.is_file()]
 
 
 def _has_classes(folder: Path) -> bool:

@@ -246,9 +246,15 @@ def _check_files(listing: Listing, *, outside_links: bool) -> None:
         if not outside_links and os.path.commonpath([real, root]) != root:
             escapes.append(i)
     if missing == len(listing.files):
+        first = listing.files[0]
+        with_suffix = (first.with_name(first.name + suffix) for suffix in SUFFIXES)
+        near = next((path for path in with_suffix if path.exists()), None)
+        advice = "Relative paths start at the folder of the table"
+        if near is not None:
+            advice = f"There is {listed([near.name])}: write names with their suffix"
         raise FileNotFoundError(
             f"{listing.place}: none of its {missing:,} files is there; {listing.where(0)} names "
-            f"{listed([str(listing.files[0])])}. Relative paths start at the folder of the table"
+            f"{listed([str(first)])}. {advice}"
         )
     if escapes:
         first = f"{listing.where(escapes[0])}: {listed([str(listing.files[escapes[0]])])}"
