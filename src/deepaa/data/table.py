@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -230,39 +231,46 @@ def _root(folder: Path, files: Sequence[Path]) -> Path:
 
 def _check_files(listing: Listing, *, outside_links: bool) -> None:
     """Refuse a table of which no file is there, and links that lead to other places."""
-    root, real_folders = os.path.realpath(listing.root), dict[str, str]()
+    root, folders = os.path.realpath(listing.root), dict[str, bool]()
     escapes, missing = list[int](), 0
-    for i, file in enumerate(listing.files):
-        folder, name = os.path.split(file)
-        if folder not in real_folders:
-            real_folders[folder] = os.path.realpath(folder)
+
+    def is_inside(path: str) -> bool:
+        return os.path.commonpath([os.path.realpath(path), root]) == root
+
+    for i, file in enumerate(map(str, listing.files)):
+        folder = file.rpartition(os.sep)[0]
+        if folder not in folders:
+            folders[folder] = is_inside(folder)
         try:
-            is_link = os.path.islink(file)  # noqa: PTH114  # as above
-            is_there = os.path.lexists(file)
-        except ValueError:
-            is_link = is_there = False
-        missing += not is_there
-        real = os.path.realpath(file) if is_link else f"{real_folders[folder]}/{name}"
-        if not outside_links and os.path.commonpath([real, root]) != root:
+            status = os.lstat(file)
+        except (OSError, ValueError):  # the look at all files will name it
+            missing += 1
+            continue
+        if not folders[folder] or (stat.S_ISLNK(status.st_mode) and not is_inside(file)):
             escapes.append(i)
     if missing == len(listing.files):
-        first = listing.files[0]
-        with_suffix = (first.with_name(first.name + suffix) for suffix in SUFFIXES)
-        near = next((path for path in with_suffix if path.exists()), None)
-        advice = "Relative paths start at the folder of the table"
-        if near is not None:
-            advice = f"There is {listed([near.name])}: write names with their suffix"
-        raise FileNotFoundError(
-            f"{listing.place}: none of its {missing:,} files is there; {listing.where(0)} names "
-            f"{listed([str(first)])}. {advice}"
-        )
-    if escapes:
+        raise FileNotFoundError(_nothing_there(listing))
+    if escapes and not outside_links:
         first = f"{listing.where(escapes[0])}: {listed([str(listing.files[escapes[0]])])}"
         raise ValueError(
             f"{listing.place}: links lead out of {shown(listing.root)} to "
             f"{plural(len(escapes), 'file')}, as {first}; copy the files, or allow it with "
             "--outside-links (outside_links=True in Python)"
         )
+
+
+def _nothing_there(listing: Listing) -> str:
+    """What to say of a table of which no file is there."""
+    first = listing.files[0]
+    with_suffix = (first.with_name(first.name + suffix) for suffix in SUFFIXES)
+    near = next((path for path in with_suffix if path.exists()), None)
+    advice = "Relative paths start at the folder of the table"
+    if near is not None:
+        advice = f"There is {listed([near.name])}: write names with their suffix"
+    return (
+        f"{listing.place}: none of its {len(listing.files):,} files is there; "
+        f"{listing.where(0)} names {listed([str(first)])}. {advice}"
+    )
 
 
 def tables_in(folder: Path) -> list[str]:
