@@ -330,3 +330,18 @@ def test_versions_that_run_scripts_are_refused(monkeypatch):
 def test_the_package_is_not_imported_for_other_sources():
     assert not reading.is_dataset((torch.zeros(1), [0]))
     assert reading.is_dataset(pets())
+    assert reading.is_dataset(DatasetDict(train=pets()))
+    own = type("Own", (torch.utils.data.Dataset,), {"__module__": "datasets"})  # of a project
+    assert not reading.is_dataset(own())
+
+
+def test_lengths_are_those_of_the_images():
+    sizes = [8, 300, 20, 100, 9, 200]
+    images = [{"bytes": png(9 * i, side), "path": None} for i, side in enumerate(sizes)]
+    images[4] = None
+    some = pets(images=images)
+    for data in (some, some.select([5, 1, 4, 3]), some.shuffle(seed=3), some.select(range(2, 6))):
+        store = reading.RowStore([data, some], "image")
+        places = list(range(len(data) + 6))
+        assert store.lengths(places) == [len(store.content(place)) for place in places]
+        assert store.lengths([3, 0]) == [len(store.content(3)), len(store.content(0))]

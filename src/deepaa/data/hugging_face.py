@@ -24,6 +24,8 @@ OLDEST = 4
 """The first version of `datasets` that never runs a script which comes with the data."""
 MOST_ROWS = 50_000_000
 _BATCH = 1000
+_MODULES = ("datasets.arrow_dataset", "datasets.dataset_dict", "datasets.iterable_dataset")
+"""Of the classes of data sets; people have modules of their own that are called datasets."""
 
 
 class RowStore:
@@ -87,7 +89,7 @@ def is_saved(folder: Path) -> bool:
 
 def is_dataset(value: object) -> bool:
     """Whether this is an object of `datasets`; that is not imported for it."""
-    return any(each.__module__.split(".")[0] == "datasets" for each in type(value).__mro__)
+    return any(each.__module__ in _MODULES for each in type(value).__mro__)
 
 
 def open_source(source: str, *, download: bool = False) -> Any:
