@@ -105,9 +105,9 @@ Columns = Annotated[
     str | None,
     data_option(
         metavar="KIND=NAME,...",
-        help="Columns of a table or of hf:NAME whose names do not say what they hold: "
-        "image=file,label=species,split=fold. For shards what files end with, or a key: "
-        "image=jpg,label=json:species.",
+        help="Columns of a table or of hf:NAME whose names do not say what they hold, as "
+        "image=file,label=kind; kinds are image, label, split and group. For shards what files "
+        "end with, or a key: label=json:kind.",
     ),
 ]
 OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups", "columns")

@@ -69,7 +69,7 @@ def train(
         bool | None,
         data_option(
             "--stream/--no-stream",
-            help="Decode the files of a folder anew in every epoch, for more images than memory "
+            help="Decode the files of a folder, table or shards anew in every epoch, for more than memory "
             "holds. Default: the recipe's way, or not.",
         ),
     ] = None,

@@ -311,7 +311,7 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
             )
         if data.data is None or not lists_files(data.data):
             raise ValueError(
-                "--stream reads files: of a folder with train and val, a table, shards or hf:NAME, "
+                "--stream reads a folder with train and val, a table, shards or hf:NAME, "
                 f"got {data.data!r}"
             )
     data = replace(data, root=absolute_root(data.root, data.data, request.test))
