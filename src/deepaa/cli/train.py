@@ -69,8 +69,8 @@ def train(
         bool | None,
         data_option(
             "--stream/--no-stream",
-            help="Decode the files of a folder, table or shards anew in every epoch, for more than memory "
-            "holds. Default: the recipe's way, or not.",
+            help="Decode the files of a folder, a table or shards anew in every epoch, for more "
+            "images than memory holds. Default: the recipe's way, or not.",
         ),
     ] = None,
     on_bad_image: options.OnBadImage = "stop",
