@@ -50,7 +50,9 @@ def test_the_report(monkeypatch):
 
 
 def test_damaged_data_fail_the_report(monkeypatch):
-    monkeypatch.setattr("deepaa.data.load._sheet", lambda part: torch.zeros(1, 1).numpy())
+    monkeypatch.setattr(
+        "deepaa.data.embedded.embedded_sheet", lambda part: torch.zeros(1, 1).numpy()
+    )
     check = doctor._guarded("embedded images", doctor._embedded)
     assert check.status == "failed"
     monkeypatch.setattr(doctor, "_checks", lambda: [check])

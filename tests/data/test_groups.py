@@ -251,7 +251,7 @@ def test_an_array_that_is_not_there_is_named_with_those_that_are(tmp_path):
 
 
 def test_data_sets_by_name_have_no_groups():
-    with pytest.raises(ValueError, match=r"--groups x: embedded has none; those of image folders"):
+    with pytest.raises(ValueError, match=r"--groups x: embedded has none; those of folders"):
         load_dataset(groups="x")
     with pytest.raises(ValueError, match=r"--groups x: cifar10 has none"):
         load_dataset("cifar10", groups="x")

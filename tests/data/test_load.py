@@ -254,7 +254,7 @@ def test_unknown_sources(source, hint):
 
 def test_a_file_of_another_kind(tmp_path):
     (tmp_path / "a.txt").write_text("")
-    with pytest.raises(ValueError, match=r"a\.txt: expected a folder or an \.npz file"):
+    with pytest.raises(ValueError, match=r"a\.txt: expected a folder, an \.npz file, a table"):
         load_dataset(tmp_path / "a.txt")
 
 

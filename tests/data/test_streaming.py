@@ -188,8 +188,8 @@ def test_a_second_epoch_ends_the_first(folder):
 
 
 def test_what_workers_get_can_be_sent_to_them(folder):
-    decoder = streamed(folder)._files
-    again = pickle.loads(pickle.dumps(decoder))
+    decoder = streamed(folder)._decoder
+    again = pickle.loads(pickle.dumps(decoder)).files
     assert [again.path(i) for i in range(41)] == list(list_images(folder, "train").files)
 
 

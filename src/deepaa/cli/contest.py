@@ -44,6 +44,7 @@ def contest(
     operations: options.OwnOperations = NOTHING,
     data: options.Data = None,
     groups: options.Groups = None,
+    columns: options.Columns = None,
     size: options.Size = None,
     root: options.Root = None,
     download: options.Download = False,

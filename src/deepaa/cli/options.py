@@ -53,8 +53,10 @@ ShownSize = Annotated[
 Data = Annotated[
     str | None,
     data_option(
-        help="A folder of class folders, an .npz file, cifar10, cifar100, or the name of a "
-        "torchvision data set. Default: 4,000 embedded images of CIFAR-10, or the recipe's data. "
+        help="A folder of class folders; a table of paths and labels (.csv, .tsv, .parquet); "
+        "hf:NAME or a folder of save_to_disk (Hugging Face); WebDataset shards, as "
+        "'train-{000..127}.tar' or their folder; an .npz file; cifar10, cifar100 or a torchvision "
+        "data set. Default: 4,000 embedded images of CIFAR-10, or the recipe's data. "
         "With --resume: where the images of the run are now."
     ),
 ]
@@ -95,10 +97,20 @@ Groups = Annotated[
         metavar="PATTERN",
         help="Keeps images that belong together, as the frames of a scene, in one part. A folder: "
         "a regular expression that finds the group in each path below it, as 'scene(\\d+)', or a "
-        ".csv file with the columns file and group. An .npz file: the name of an array.",
+        ".csv file with the columns file and group. A table or hf:NAME: the name of a column. "
+        "Shards: json:KEY. An .npz file: the name of an array.",
     ),
 ]
-OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups")
+Columns = Annotated[
+    str | None,
+    data_option(
+        metavar="KIND=NAME,...",
+        help="Columns of a table or of hf:NAME whose names do not say what they hold, as "
+        "image=file,label=kind; kinds are image, label, split and group. For shards what files "
+        "end with, or a key: label=json:kind.",
+    ),
+]
+OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups", "columns")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
 # Networks and runs

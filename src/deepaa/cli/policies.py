@@ -20,9 +20,9 @@ PolicyName = Annotated[str, typer.Argument(metavar="POLICY", help=POLICY_HELP)]
 ShownData = Annotated[
     Path | None,
     typer.Option(
-        help="A folder of images (folders inside it count), one image, or a .npz file with "
-        "uint8 images. Default: those of the run where there is one, for compare, else CIFAR-10 "
-        "images that come with the package."
+        help="A folder of images (folders inside it count), one image, a .npz file with uint8 "
+        "images, a table, shards, or hf:NAME. Default: those of the run where there is one, for "
+        "compare, else CIFAR-10 images that come with the package."
     ),
 ]
 Images = Annotated[int, typer.Option(min=1, max=100, help="Images, side by side.")]

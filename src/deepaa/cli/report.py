@@ -43,7 +43,8 @@ def report(
         ),
     ] = NOTHING,
     data: Annotated[
-        Path | None, typer.Option(help="A folder of images or an .npz to show, not the search's.")
+        Path | None,
+        typer.Option(help="Images to show, not the search's: a folder, an .npz, a table..."),
     ] = None,
     images: Annotated[int, typer.Option(min=1, max=16, help="Images to show.")] = 6,
     classes: Annotated[

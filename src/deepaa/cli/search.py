@@ -121,6 +121,7 @@ def search(
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
     groups: options.Groups = None,
+    columns: options.Columns = None,
     device: options.Device = "auto",
     precision: options.Precision = None,
     checkpoint_seconds: options.CheckpointSeconds = 60.0,

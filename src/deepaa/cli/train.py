@@ -69,14 +69,15 @@ def train(
         bool | None,
         data_option(
             "--stream/--no-stream",
-            help="Decode the files of a folder anew in every epoch, for more images than memory "
-            "holds. Default: the recipe's way, or not.",
+            help="Decode the files of a folder, a table or shards anew in every epoch, for more "
+            "images than memory holds. Default: the recipe's way, or not.",
         ),
     ] = None,
     on_bad_image: options.OnBadImage = "stop",
     outside_links: options.OutsideLinks = False,
     read: options.Read = NOTHING,
     groups: options.Groups = None,
+    columns: options.Columns = None,
     scan: Annotated[
         bool,
         data_option(

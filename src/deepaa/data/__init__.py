@@ -1,20 +1,22 @@
-"""Where images come from: folders, arrays, torchvision, the embedded sample; splits and streaming.
+"""Where images come from: folders, tables, shards, arrays and others; splits and streaming.
 
 Here belongs what reads, checks and divides images. What changes their pixels is the matter of
 `deepaa.ops`.
 """
 
+from deepaa.data.embedded import (
+    EMBEDDED as EMBEDDED,
+    embedded_is_intact as embedded_is_intact,
+    load_embedded as load_embedded,
+)
 from deepaa.data.equal_images import warn_of_equal_images as warn_of_equal_images
 from deepaa.data.image_file import Reading as Reading
 from deepaa.data.load import (
-    EMBEDDED as EMBEDDED,
     DataSpec as DataSpec,
     absolute_root as absolute_root,
     absolute_source as absolute_source,
     as_images as as_images,
-    embedded_is_intact as embedded_is_intact,
     load_dataset as load_dataset,
-    load_embedded as load_embedded,
     load_images as load_images,
 )
 from deepaa.data.parts import (
@@ -35,6 +37,11 @@ from deepaa.data.some_classes import (
     ClassImages as ClassImages,
     UnknownClassError as UnknownClassError,
     load_class_images as load_class_images,
+)
+from deepaa.data.sources import (
+    fetch as fetch,
+    lists_files as lists_files,
+    source_name as source_name,
 )
 from deepaa.data.splits import (
     INDEX as INDEX,

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
-
-from torch import Tensor
 
 from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
+from deepaa.data.image_tree import ImageTree
 from deepaa.data.splits import NoTestPartError
+from deepaa.data.table import tables_in
 from deepaa.files import plural
 
 PARTS = ("train", "test", "val", "valid", "validation")
@@ -21,29 +20,6 @@ PARTS = ("train", "test", "val", "valid", "validation")
 Of those after train, the first one that does is the test part."""
 
 _log = logging.getLogger(__name__)
-
-
-class ImageTree(NamedTuple):
-    """Image files under their classes, in a stable order: by class name, then by path."""
-
-    root: Path
-    files: tuple[Path, ...]
-    labels: tuple[int, ...]
-    class_names: tuple[str, ...]
-    ignored: Mapping[str, int]
-    """How many entries were passed over: hidden, other suffix, outside a class, linked again."""
-    groups: Tensor | None = None
-    """int64 (N,): the group of each file, if they have any."""
-
-    def subset(self, places: Sequence[int]) -> ImageTree:
-        """The same with these files alone."""
-        files, labels = [self.files[i] for i in places], [self.labels[i] for i in places]
-        groups = None if self.groups is None else self.groups[list(places)]
-        return self._replace(files=tuple(files), labels=tuple(labels), groups=groups)
-
-    def names(self) -> list[bytes]:
-        """The paths of the files below the root, as the system has them."""
-        return [os.fsencode(file.relative_to(self.root)) for file in self.files]
 
 
 def list_images(root: Path, split: str = "train", *, outside_links: bool = False) -> ImageTree:
@@ -89,7 +65,10 @@ def _check_classes(
     if not names:
         stray = ignored.get("outside a class folder", 0)
         found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
-        raise ValueError(f"{place}: {found}; put the images of each class into a folder of its own")
+        advice = "put the images of each class into a folder of its own"
+        if tables := tables_in(part):
+            advice += f", or give its table: --data {shown(part / tables[0])}"
+        raise ValueError(f"{place}: {found}; {advice}")
     if set(names) <= set(PARTS):
         advice = "put the images of each class into a folder of its own inside them"
         raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")

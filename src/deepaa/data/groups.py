@@ -19,8 +19,8 @@ from torch import Tensor
 
 from deepaa import distributed
 from deepaa.data.arrays import open_npz, read_array
-from deepaa.data.folder import ImageTree
 from deepaa.data.image_file import listed, shown
+from deepaa.data.image_tree import ImageTree
 
 TABLES = {".csv": ",", ".tsv": "\t"}
 """Suffixes of tables, and what stands between their columns."""
@@ -50,10 +50,10 @@ def given_groups(values: Any, n: int, place: str) -> Tensor:
         raise ValueError(
             f"{place}: expected an integer or text for each of {n} images, got {found}"
         )
-    return _checked(array.tolist(), place)
+    return checked_groups(array.tolist(), place)
 
 
-def _checked(names: Sequence[Hashable], place: str) -> Tensor:
+def checked_groups(names: Sequence[Hashable], place: str) -> Tensor:
     """The number of each image's group, if they are a division into several."""
     found = numbered(names)
     if max(found) == 0:
@@ -109,7 +109,7 @@ def folder_groups(tree: ImageTree, groups: str) -> Tensor:
     if alone:
         of_all = f"{len(alone):,} of {len(paths):,} images"
         _say(f"{place}: {of_all} are in no group, as {shown(alone[0])}; each is one of its own")
-    return _checked(names, place)
+    return checked_groups(names, place)
 
 
 def matches(pattern: str, paths: Sequence[str]) -> Iterator[str | None]:

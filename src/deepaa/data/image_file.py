@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +39,16 @@ class Reason(StrEnum):
     TOO_MANY_PIXELS = "too-many-pixels"  # refused before decoding
     NO_PIXEL_RANGE = "no-pixel-range"  # floats or 32-bit integers: nothing says what is white
     UNREADABLE = "unreadable"  # permission, a broken link, not a regular file
+    MISSING = "missing"  # named by a table, and not there
+
+
+class Packed(NamedTuple):
+    """An image file inside of a larger file."""
+
+    path: Path
+    """What it is called, below the larger file."""
+    content: Callable[[], bytes]
+    """Reads its bytes; an OSError says why they are not there."""
 
 
 class BadFile(NamedTuple):
@@ -107,9 +118,15 @@ def quiet_pillow() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore")
 
 
-def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
+def read_image(file: Path | Packed, reading: Reading) -> Decoded | BadFile:
     """The image in mode RGB, decoded to its last byte, or why there is none."""
+    path = file.path if isinstance(file, Packed) else file
     try:
+        if isinstance(file, Packed):
+            content = file.content()
+            if not content:
+                return BadFile(path, Reason.EMPTY, "empty file")
+            return _decode(io.BytesIO(content), reading)
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             return BadFile(path, Reason.UNREADABLE, "not a regular file")
@@ -123,11 +140,13 @@ def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
         reason = _REASONS.get(type(error), Reason.DAMAGED)
         if isinstance(error, OSError) and error.errno is not None:  # Pillow's own have no number
             reason = Reason.UNREADABLE
+        if isinstance(error, FileNotFoundError) and not path.is_symlink():
+            reason = Reason.MISSING
         return BadFile(path, reason, "not an image" if reason is Reason.NOT_AN_IMAGE else detail)
 
 
-def _decode(path: Path, reading: Reading) -> Decoded:
-    with Image.open(path) as image:
+def _decode(file: Path | io.BytesIO, reading: Reading) -> Decoded:
+    with Image.open(file) as image:
         if (pixels := image.width * image.height) > reading.max_pixels:
             size = f"{image.width} x {image.height} is {pixels:,} pixels"
             raise DecompressionBombError(f"{size}, over the limit of {reading.max_pixels:,}")

@@ -2,36 +2,54 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-import io
-import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from deepaa.data import arrays, splits
+from deepaa.data.columns import parse_columns
+from deepaa.data.embedded import (
+    EMBEDDED as EMBEDDED,
+    embedded_is_intact as embedded_is_intact,
+    embedded_sheet,
+    load_embedded as load_embedded,
+    read_embedded,
+)
 from deepaa.data.equal_images import warn_of_equal_images
-from deepaa.data.folder import list_images
-from deepaa.data.groups import folder_groups, given_groups, kept_groups, npz_groups
+from deepaa.data.groups import given_groups, kept_groups, npz_groups
+from deepaa.data.hugging_face import is_dataset
 from deepaa.data.image_file import DEFAULT_READING, Pixels, Reading, check_size, shown
 from deepaa.data.image_stack import stacked
+from deepaa.data.image_tree import ImageTree
 from deepaa.data.parts import SearchSubset, check_enough, held_out
-from deepaa.data.scan import OnBadImage, Show, read_images, read_some, show_nothing
+from deepaa.data.scan import (
+    OnBadImage,
+    ScanReport,
+    Show,
+    read_images,
+    read_some,
+    read_some_of,
+    show_nothing,
+)
+from deepaa.data.sources import (
+    absolute_root as absolute_root,
+    absolute_source as absolute_source,
+    has_columns,
+    list_source,
+    lists_files,
+    rows_tree,
+    source_name,
+    unknown_source,
+)
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.runs import from_plain, to_plain
 
-EMBEDDED = "embedded"
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +67,10 @@ class DataSpec:
     "cifar100" or another data set by torchvision's name, with or without "torchvision:"; an image
     folder with a folder per class, or with train and test folders that hold those; an .npz file
     with x_train, y_train, x_test, y_test, or x, y, or images, labels: uint8 (N, H, W, 3),
-    (N, 3, H, W) or (N, H, W). Write ./cifar10 for a folder of that name."""
+    (N, 3, H, W) or (N, H, W); a .csv, .tsv or .parquet table of files with their classes;
+    "hf:NAME" for a data set of Hugging Face, or a folder that its `save_to_disk` made; .tar shards
+    of WebDataset as a folder or a pattern, "train-{000..127}.tar". Write ./cifar10 for a folder of
+    that name."""
     size: int | None = None
     """Side of the square images: the shorter side is resized to it and the middle cut out. None
     keeps images that all have one size of up to 512 pixels a side; others get the median of their
@@ -71,7 +92,12 @@ class DataSpec:
     """Which images belong together, so that no part has some of them and another the rest: for
     an .npz file the name of an array with an integer or text for each training image; for a folder
     a regular expression that finds the group in each path below it, by its first capture group or
-    by all of it, or a .csv or .tsv file with the columns file and group."""
+    by all of it, or a .csv or .tsv file with the columns file and group; for tables and others with
+    columns the name of one, or such an expression."""
+    columns: str | None = None
+    """Which columns of a table or a data set of Hugging Face hold what, as
+    "image=file,label=species,split=fold,group=patient", where their names do not say it; for shards
+    what the files of a sample end with, "image=jpg,label=json:species"."""
 
     def __post_init__(self) -> None:
         """Check the values that a user can get wrong."""
@@ -79,6 +105,7 @@ class DataSpec:
             check_size(self.size)
         if self.on_bad_image not in ("stop", "skip"):
             raise ValueError(f"--on-bad-image should be stop or skip, got {self.on_bad_image!r}")
+        parse_columns(self.columns)
 
     @classmethod
     def from_options(
@@ -124,22 +151,22 @@ class DataSpec:
         if split not in ("train", "test"):
             raise ValueError(f"split should be 'train' or 'test', got {split!r}")
         path = Path(self.data or EMBEDDED)
-        if self.groups is not None and not path.exists():
-            raise ValueError(
-                f"--groups {self.groups}: {path} has none; those of image folders and .npz files "
-                "can be given"
-            )
+        files = self.data is not None and lists_files(self.data)
+        for option, value in (("--groups", self.groups), ("--columns", self.columns)):
+            if value is not None and not files and not path.exists():
+                some = "those of folders, tables, shards, hf:NAME and .npz files can be given"
+                raise ValueError(f"{option} {shown(value)}: {shown(path)} has none; {some}")
         if self.data is None or self.data == EMBEDDED:
-            return splits.labelled(*_read_embedded(split, self.size), EMBEDDED, split)
+            return splits.labelled(*read_embedded(split, self.size), EMBEDDED, split)
         if (name := arrays.torchvision_name(self.data)) is not None:
             root = Path(self.root or "data")
             read = arrays.read_torchvision(name, split, root, self.size, side, download=download)
             return splits.labelled(*read, arrays.SHORT_NAMES.get(name, name), split)
         if path.is_file() and path.suffix.lower() == ".npz":
             return self._load_npz(path, split)
-        if path.is_dir():
-            return self._load_folder(path, split, subset, side, show)
-        raise _unknown(self.data)
+        if files:
+            return self._load_files(path, split, subset, side, show, download=download)
+        raise unknown_source(self.data)
 
     def _load_npz(self, path: Path, split: str) -> LabelledImages:
         data = splits.labelled(*arrays.read_npz(path, split, self.size), path.stem, split)
@@ -147,12 +174,26 @@ class DataSpec:
             return data
         return data._replace(groups=npz_groups(path, self.groups, len(data.labels)))
 
-    def _load_folder(
-        self, path: Path, split: str, subset: SearchSubset | None, side: int | None, show: Show
+    def _load_files(
+        self,
+        path: Path,
+        split: str,
+        subset: SearchSubset | None,
+        side: int | None,
+        show: Show,
+        *,
+        download: bool,
     ) -> LabelledImages:
-        tree = list_images(path, split, outside_links=self.outside_links)
-        if self.groups is not None and split == "train":
-            tree = tree._replace(groups=folder_groups(tree, self.groups))
+        if has_columns(str(self.data)):  # labels are read, too
+            show(f"listing the images of {shown(path.name)}")
+        tree = list_source(
+            str(self.data),
+            split,
+            groups=self.groups,
+            columns=self.columns,
+            outside_links=self.outside_links,
+            download=download,
+        )
         if subset is not None:  # before any file is opened
             check_enough(torch.tensor(tree.labels), tree.class_names, str(path))
         every, chosen = tree.files, None
@@ -160,16 +201,12 @@ class DataSpec:
             enough = f"{len(chosen.places):,} of {len(every):,} images are enough"
             _log.warning("%s: %s, and no others are read", shown(path), enough)
             tree = tree.subset(chosen.places)
-        images, tree, report = read_images(
-            tree, self.size, self.reading, self.on_bad_image, side=side, show=show
-        )
-        name, names = path.resolve().name, map(os.fsdecode, tree.names())
-        data = splits.labelled(images, torch.tensor(tree.labels), tree.class_names, name, split)
-        data = data._replace(report=report, files=tuple(names), groups=tree.groups)
+        read = read_images(tree, self.size, self.reading, self.on_bad_image, side=side, show=show)
+        data = _labelled_files(*read, source_name(str(self.data)), split)
         if chosen is None:
             return data
-        judges = {every[i] for i in chosen.judge}
-        judge = torch.tensor([i for i, file in enumerate(tree.files) if file in judges]).long()
+        judges = {str(every[i].relative_to(tree.root)) for i in chosen.judge}
+        judge = torch.tensor([i for i, file in enumerate(data.files) if file in judges]).long()
         return data._replace(subset_sizes=chosen.sizes, judge=judge)
 
     def load_train_and_test(
@@ -193,7 +230,8 @@ class DataSpec:
         train = self.load(download=download)
         side = _square_side(train)  # which test images of different sizes get, too
         if test is not None:
-            other = replace(self, data=str(test), groups=None)
+            columns = self.columns if has_columns(str(test)) else None
+            other = replace(self, data=str(test), groups=None, columns=columns)
             try:
                 found = other.load(split="test", download=download, side=side)
             except NoTestPartError:
@@ -227,7 +265,8 @@ class DataSpec:
         Fields that runs of older versions do not have are left out where they say nothing.
         """
         entry: dict[str, Any] = to_plain(self)
-        return {k: v for k, v in entry.items() if v or k not in ("groups", "subset_judged")}
+        newer = ("groups", "subset_judged", "columns")
+        return {k: v for k, v in entry.items() if v or k not in newer}
 
     @classmethod
     def from_json(cls, entry: object, place: str = "config.json") -> DataSpec:
@@ -240,26 +279,17 @@ class DataSpec:
             raise ValueError(f"{place}: {error}") from error
 
 
+def _labelled_files(
+    images: Pixels, tree: ImageTree, report: ScanReport, name: str, split: str
+) -> LabelledImages:
+    names = tuple(map(os.fsdecode, tree.names()))
+    data = splits.labelled(images, torch.tensor(tree.labels), tree.class_names, name, split)
+    return data._replace(report=report, files=names, groups=tree.groups)
+
+
 def _square_side(data: LabelledImages) -> int | None:
     height, width = data.images.shape[2:]
     return width if height == width else None
-
-
-def absolute_source(source: str | Path | None) -> str | None:
-    """A source that means the same from every working folder: paths absolute, names as they are."""
-    if source is None:
-        return None
-    return str(source) if _is_name(source) else str(Path(source).resolve())
-
-
-def absolute_root(root: str | Path | None, *sources: str | Path | None) -> str | None:
-    """Where data sets with a name lie, as an absolute path; None where no source is one."""
-    named = any(s is not None and s != EMBEDDED and _is_name(s) for s in sources)
-    return str(Path(root or "data").resolve()) if named else None
-
-
-def _is_name(source: str | Path) -> bool:
-    return str(source) in (EMBEDDED, *arrays.SHORT_NAMES.values()) or not Path(source).exists()
 
 
 def load_dataset(
@@ -278,17 +308,28 @@ def load_dataset(
     return DataSpec(name, **options).load(split=split, download=download, subset=subset)
 
 
-def as_images(data: object, groups: Any = None) -> LabelledImages:
-    """The images of a source for `load_dataset`, of (images, labels), or of a torch data set.
+def as_images(
+    data: object, groups: Any = None, *, size: int | None = None, columns: str | None = None
+) -> LabelledImages:
+    """The images of a source, of (images, labels), or of a data set of torch or Hugging Face.
 
     The items of a torch data set are PIL images or uint8 (C, H, W), each with its class.
 
     Args:
-        groups: As `DataSpec.groups` for a source; otherwise an integer or text for each image,
-            which may also be a third entry, (images, labels, groups).
+        groups: As `DataSpec.groups` for a source, or the column of a Hugging Face data set;
+            otherwise an integer or text for each image, which may also be a third entry, (images,
+            labels, groups).
+        size: As `DataSpec.size`, for images in files.
+        columns: As `DataSpec.columns`.
     """
     if data is None or isinstance(data, str | Path):
-        return load_dataset(data, groups=groups)
+        return load_dataset(data, groups=groups, size=size, columns=columns)
+    if is_dataset(data):
+        return _given_rows(data, groups, size, columns)
+    if columns is not None:
+        raise ValueError(f"columns {columns!r}: {type(data).__name__} has none")
+    if size is not None:
+        raise ValueError(f"size={size} is for images in files; resize yours before the search")
     if isinstance(data, LabelledImages):
         found = data
     else:
@@ -300,21 +341,22 @@ def as_images(data: object, groups: Any = None) -> LabelledImages:
     return found._replace(groups=given_groups(groups, len(found.labels), "groups"))
 
 
-def _unknown(source: str) -> Exception:
-    if Path(source).is_file():
-        return ValueError(f"{shown(source)}: expected a folder or an .npz file")
-    known = [EMBEDDED, *(arrays.SHORT_NAMES.get(name, name) for name in arrays.DATASETS)]
-    by_lower = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(source.removeprefix(arrays.TORCHVISION).lower(), by_lower)
-    hint = f"; did you mean {' or '.join(by_lower[name] for name in near)}?" if near else "."
-    return FileNotFoundError(
-        f"{shown(source)}: no such folder, .npz file or data set{hint} "
-        f"Data sets are {', '.join(known)}"
-    )
+def _given_rows(data: Any, groups: Any, size: int | None, columns: str | None) -> LabelledImages:
+    """The images of a data set of Hugging Face."""
+    name = type(data).__name__
+    column = groups if isinstance(groups, str) else None
+    tree = rows_tree(data, name, Path(name), "train", columns=columns, groups=column)
+    if groups is not None and column is None:
+        tree = tree._replace(groups=given_groups(groups, len(tree.files), "groups"))
+    return _labelled_files(*read_images(tree, size), name, "train")
 
 
 def load_images(
-    source: str | Path | None = None, limit: int = 8, size: int | None = None
+    source: str | Path | None = None,
+    limit: int = 8,
+    size: int | None = None,
+    *,
+    columns: str | None = None,
 ) -> Tensor:
     """Up to `limit` images of `source` as uint8 (N, 3, H, W), spread evenly over it.
 
@@ -323,77 +365,20 @@ def load_images(
     Args:
         source: A folder (with any folders below it, in sorted order), an image file, a .npz file
             with uint8 images (N, H, W), (N, H, W, 1 or 3) or (N, 1 or 3, H, W), or None for the
-            embedded training images, from the first one on.
+            embedded training images, from the first one on. Also what else lists files, see
+            `DataSpec`.
         size: Side of the square images: the shorter side is resized to it and the middle cut out.
             None is as for `DataSpec`.
+        columns: As `DataSpec.columns`.
     """
     if limit < 1:
         raise ValueError(f"limit should be at least 1, got {limit}")
     if source is None:
-        found = stacked(_sheet("train")[:limit], size, EMBEDDED)
+        found = stacked(embedded_sheet("train")[:limit], size, EMBEDDED)
     elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
         found = stacked(arrays.some_of_npz(path, limit), size, str(path))
+    elif has_columns(str(source)):
+        found = read_some_of(list_source(str(source), columns=columns), limit, size)
     else:
         found = read_some(path, limit, size)
     return torch.from_numpy(found)
-
-
-# The embedded images
-
-
-class EmbeddedData(NamedTuple):
-    """A class-balanced part of CIFAR-10 (Krizhevsky, 2009) that comes with the package."""
-
-    train_images: Tensor
-    """uint8 (4000, 3, 32, 32)."""
-    train_labels: Tensor
-    """int64 (4000,)."""
-    test_images: Tensor
-    """uint8 (1000, 3, 32, 32)."""
-    test_labels: Tensor
-    """int64 (1000,)."""
-    class_names: tuple[str, ...]
-
-
-def load_embedded() -> EmbeddedData:
-    """The first 400 training and 100 test images of each class of CIFAR-10, in the official order.
-
-    Classes take turns (image i has class i % 10), so the first n images are balanced for every n.
-    The tensors are the caller's own: writing to them changes nothing for the next caller.
-    """
-    train, labels, names = _read_embedded("train")
-    test, test_labels, _ = _read_embedded("test")
-    return EmbeddedData(torch.from_numpy(train), labels, torch.from_numpy(test), test_labels, names)
-
-
-def embedded_is_intact() -> bool:
-    """Whether the embedded images decode to the pixels they were made from (by checksum)."""
-    description = json.loads(_resource("cifar10.json"))
-    return all(
-        hashlib.sha256(_sheet(part).tobytes()).hexdigest() == description[part]["sha256"]
-        for part in ("train", "test")
-    )
-
-
-def _read_embedded(split: str, size: int | None = None) -> arrays.Part:
-    description, pixels = json.loads(_resource("cifar10.json")), _sheet(split)
-    if size is not None:
-        pixels = stacked(pixels, size, EMBEDDED)
-    else:
-        pixels = np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
-    labels = torch.tensor(description[split]["labels"], dtype=torch.int64)
-    return pixels, labels, tuple(description["class_names"])
-
-
-@cache  # decoding takes a tenth of a second
-def _sheet(part: str) -> Pixels:
-    """The images (N, 32, 32, 3) of "train" or "test", which are stored as the tiles of one."""
-    with Image.open(io.BytesIO(_resource(f"cifar10_{part}.webp"))) as sheet:
-        columns = sheet.width // 32
-        pixels = np.asarray(sheet.convert("RGB"))
-    tiles = pixels.reshape(-1, 32, columns, 32, 3).transpose(0, 2, 1, 3, 4)
-    return np.ascontiguousarray(tiles).reshape(-1, 32, 32, 3)
-
-
-def _resource(name: str) -> bytes:
-    return resources.files("deepaa.data").joinpath("cifar10", name).read_bytes()

@@ -15,7 +15,7 @@ import numpy as np
 
 from deepaa import distributed
 from deepaa.data.arrays import spread
-from deepaa.data.folder import ImageTree, all_images
+from deepaa.data.folder import all_images
 from deepaa.data.image_file import (
     DEFAULT_READING,
     SUFFIXES,
@@ -29,6 +29,7 @@ from deepaa.data.image_file import (
     shown,
 )
 from deepaa.data.image_stack import ImageStack, told
+from deepaa.data.image_tree import ImageTree
 from deepaa.files import plural
 
 OnBadImage = Literal["stop", "skip"]
@@ -117,7 +118,7 @@ def read_images(
         side: As for `ImageStack`.
         show: Is told how far the reading is.
     """
-    stack = ImageStack(len(tree.files), size, shown(tree.root), side=side)
+    stack = ImageStack(len(tree.files), size, tree.place, side=side)
     report = scan_images(tree, reading, stack, show)
     show("")
     good = _good_files(tree, report, on_bad_image)
@@ -134,7 +135,7 @@ def scan_images(
     text = f"reading {len(tree.files):,} images"
 
     def decode(i: int) -> BadFile | tuple[Pixels | None, bool]:
-        result = read_image(tree.files[i], reading)
+        result = read_image(tree.file(i), reading)
         if isinstance(result, BadFile):
             return result._replace(path=result.path.relative_to(tree.root))
         pixels = None if stack is None else stack.prepare(np.asarray(result.image))
@@ -151,7 +152,7 @@ def scan_images(
         damaged_exif += not exif_is_readable
         if stack is not None and pixels is not None:
             stack.add(pixels)
-    return ScanReport(shown(tree.root), len(tree.files), tuple(bad), damaged_exif, tree.ignored)
+    return ScanReport(tree.place, len(tree.files), tuple(bad), damaged_exif, tree.ignored)
 
 
 def _good_files(tree: ImageTree, report: ScanReport, on_bad_image: OnBadImage) -> ImageTree:
@@ -214,11 +215,10 @@ def check_files(
     return _good_files(tree, report, on_bad_image), report
 
 
-def file_fingerprint(root: Path, names: Iterable[bytes], labels: Iterable[int]) -> str:
+def file_fingerprint(names: Iterable[bytes], lengths: Iterable[int], labels: Iterable[int]) -> str:
     """A sha256 over names, lengths and labels of files: cheap, and blind to their bytes."""
     digest = hashlib.sha256()
-    for name, label in zip(names, labels, strict=True):
-        length = (root / os.fsdecode(name)).stat().st_size
+    for name, length, label in zip(names, lengths, labels, strict=True):
         digest.update(b"%s\0%d\0%d\0" % (name, length, label))
     return digest.hexdigest()
 
@@ -226,10 +226,10 @@ def file_fingerprint(root: Path, names: Iterable[bytes], labels: Iterable[int]) 
 def _still_valid(tree: ImageTree, known: Mapping[str, Any]) -> ScanReport | None:
     """The report of these very files, or None if they are others; the same in all processes."""
     try:
-        report = ScanReport.from_json(known, shown(tree.root))
+        report = ScanReport.from_json(known, tree.place)
         kept = _without_bad(tree, report)
         same = len(tree.files) == report.files and known["fingerprint"] == file_fingerprint(
-            tree.root, kept.names(), kept.labels
+            kept.names(), kept.lengths(), kept.labels
         )
     except (KeyError, TypeError, ValueError, OSError):  # not such a record, or files gone
         same = False
@@ -256,9 +256,14 @@ def read_some(source: Path, limit: int, size: int | None) -> Pixels:
     root, paths = (source, all_images(source)) if source.is_dir() else (source.parent, [source])
     if not paths:
         raise ValueError(f"{source}: no images found; looked for {' '.join(SUFFIXES)}")
-    files = tuple(paths[i] for i in spread(len(paths), limit))
-    stack = ImageStack(len(files), size, str(source))
-    report = scan_images(ImageTree(root, files, (0,) * len(files), (), {}), stack=stack)
+    return read_some_of(ImageTree(root, tuple(paths), (0,) * len(paths), (), {}), limit, size)
+
+
+def read_some_of(tree: ImageTree, limit: int, size: int | None) -> Pixels:
+    """Up to `limit` images (N, 3, H, W), spread evenly over a source."""
+    tree = tree.subset(spread(len(tree.files), limit))
+    stack = ImageStack(len(tree.files), size, tree.place)
+    report = scan_images(tree, stack=stack)
     if report.bad:
         raise BadImagesError(report)
     return stack.images()

@@ -1,8 +1,7 @@
-"""Image folders too large for memory: files decoded in workers, batches sent to the device."""
+"""Image files too many for memory: files decoded in workers, batches sent to the device."""
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -17,7 +16,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from deepaa import distributed
-from deepaa.data.folder import ImageTree, list_images
 from deepaa.data.image_file import (
     DEFAULT_READING,
     BadFile,
@@ -26,8 +24,8 @@ from deepaa.data.image_file import (
     check_size,
     quiet_pillow,
     read_image,
-    shown,
 )
+from deepaa.data.image_tree import CompactFiles, ImageTree
 from deepaa.data.scan import (
     BadImagesError,
     OnBadImage,
@@ -37,6 +35,7 @@ from deepaa.data.scan import (
     in_threads,
     usable_cores,
 )
+from deepaa.data.sources import list_source
 from deepaa.data.splits import INDEX, batch_rows, epoch_order
 from deepaa.ops import CANDIDATES, hash_int, resized_crop_box, sample_key
 
@@ -76,21 +75,14 @@ _Batch = tuple[Tensor, list[Request]]
 
 
 class Decoder(Dataset[Tensor | BadFile]):
-    """Decodes and cuts the image files of a folder; every worker has a copy.
-
-    Names are bytes in one array: a million Python objects would be copied to each worker.
-    """
+    """Decodes and cuts the image files of a source; every worker has a copy."""
 
     def __init__(self, tree: ImageTree, size: int, crop: Crop | None, reading: Reading) -> None:
         """`crop` is None for evaluation."""
-        self.root, self.names = tree.root, np.array(tree.names())
+        self.files = CompactFiles(tree)
         self.size, self._short = size, round(EVALUATION_SHORT * size)
         self.side = self._short if crop == "larger" else size
         self._crop, self._reading = crop, reading
-
-    def path(self, index: int) -> Path:
-        """Where the image lies."""
-        return self.root / os.fsdecode(bytes(self.names[index]))
 
     def __getitem__(self, request: Request) -> Tensor | BadFile:
         """The images uint8 (N, 3, side, side) of N rows, or the first file that is bad."""
@@ -100,7 +92,7 @@ class Decoder(Dataset[Tensor | BadFile]):
             for place, row in enumerate(request.rows.tolist()):
                 index = row & INDEX
                 if index != last or picture is None:
-                    result = read_image(self.path(index), self._reading)
+                    result = read_image(self.files.file(index), self._reading)
                     if isinstance(result, BadFile):
                         return result  # the parent raises: errors lose parts on the way
                     last, picture = index, result.image
@@ -109,7 +101,7 @@ class Decoder(Dataset[Tensor | BadFile]):
 
     def evaluation_view(self, index: int) -> Pixels | BadFile:
         """One image (3, size, size) as an evaluation sees it, whatever the crop."""
-        result = read_image(self.path(index), self._reading)
+        result = read_image(self.files.file(index), self._reading)
         if isinstance(result, BadFile):
             return result
         return np.asarray(centred(result.image, self._short, self.size)).transpose(2, 0, 1)
@@ -158,7 +150,7 @@ class StreamedBatch(NamedTuple):
 
 
 class StreamedImages:
-    """One part of an image folder, read anew in every epoch; only file names are in memory.
+    """One part of a source of files, read anew in every epoch; only names are in memory.
 
     Every pixel is a function of the file, the seed, the epoch and the row: neither the number of
     workers nor that of processes changes a batch. Files become RGB as `image_file` says, at
@@ -167,7 +159,7 @@ class StreamedImages:
 
     def __init__(
         self,
-        folder: str | Path,
+        source: str | Path,
         size: int,
         *,
         train: bool,
@@ -179,13 +171,15 @@ class StreamedImages:
         known: Mapping[str, Any] | None = None,
         on_bad_image: OnBadImage = "stop",
         outside_links: bool = False,
+        columns: str | None = None,
     ) -> None:
         """List the files and, with `scan`, decode each of them once to find the bad ones.
 
         Processes of `deepaa.distributed` share the scan, so all of them must come here.
 
         Args:
-            folder: Holds `train` and `val` (or `test`) with a folder per class, as ImageNet does.
+            source: A folder that holds `train` and `val` (or `test`) with a folder per class, as
+                ImageNet does; or a table, shards or a data set of Hugging Face, see `DataSpec`.
             size: Side of the square images.
             train: Training images, shuffled; otherwise the others in order, cut for evaluation.
             workers: Processes that decode; None for one per core, at most 16. 0 decodes here.
@@ -199,6 +193,7 @@ class StreamedImages:
                 ("skip", which needs the scan) unless they are more than three and over 1 %, or a
                 whole class.
             outside_links: Follow links that lead out of the folder.
+            columns: As `DataSpec.columns`.
         """
         check_size(size)
         for name, value, kind in (("crop", crop, Crop), ("on_bad_image", on_bad_image, OnBadImage)):
@@ -207,7 +202,8 @@ class StreamedImages:
                 raise ValueError(f"{name} should be one of {choices}, got {value!r}")
         if workers is not None and workers < 0:
             raise ValueError(f"workers should be 0 or more, got {workers}")
-        tree = list_images(Path(folder), "train" if train else "test", outside_links=outside_links)
+        how: dict[str, Any] = {"outside_links": outside_links, "columns": columns}
+        tree = list_source(str(source), "train" if train else "test", **how)
         tree, self.report = check_files(
             tree, reading, scan=scan, known=known, on_bad_image=on_bad_image
         )
@@ -217,15 +213,15 @@ class StreamedImages:
         self.class_names = tree.class_names
         self.labels = torch.tensor(tree.labels, dtype=torch.int64)
         """Of all images, on the CPU."""
-        self._files = Decoder(tree, size, crop if train else None, reading)
-        self.side = self._files.side
+        self._decoder = Decoder(tree, size, crop if train else None, reading)
+        self.side = self._decoder.side
         """Of the square images in a batch; `size` unless they are cut "larger"."""
         self._epoch: list[_Batch] | None = None
         """The batches of the epoch that is read now."""
         self._requests: list[Request] = []
         """All of them, for the loader, whose workers outlive an epoch."""
         self._workers = usable_cores(MOST_WORKERS) if workers is None else workers
-        self._loader = _loader(self._files, self._requests, self._workers)
+        self._loader = _loader(self._decoder, self._requests, self._workers)
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -234,8 +230,8 @@ class StreamedImages:
     @cached_property
     def fingerprint(self) -> str:
         """A sha256 over names, lengths and labels of the files: cheap, and blind to their bytes."""
-        names = map(bytes, self._files.names)
-        return file_fingerprint(self._files.root, names, self.labels.tolist())
+        names = map(bytes, self._decoder.files.names)
+        return file_fingerprint(names, self._decoder.files.lengths(), self.labels.tolist())
 
     def scanned(self) -> dict[str, Any] | None:
         """What the scan found, to be given as `known` another time; None without one."""
@@ -252,7 +248,7 @@ class StreamedImages:
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(0)).tolist()
         chosen = order[:count]
         views = []
-        for view in in_threads(lambda i: self._files.evaluation_view(chosen[i]), len(chosen)):
+        for view in in_threads(lambda i: self._decoder.evaluation_view(chosen[i]), len(chosen)):
             if isinstance(view, BadFile):
                 raise self._bad(view)
             views.append(view)
@@ -331,8 +327,8 @@ class StreamedImages:
         return piece
 
     def _bad(self, file: BadFile) -> BadImagesError:
-        bad = file._replace(path=file.path.relative_to(self._files.root))
-        report = ScanReport(shown(self._files.root), len(self), (bad,), 0, {})
+        bad = file._replace(path=file.path.relative_to(self._decoder.files.root))
+        report = ScanReport(self._decoder.files.place, len(self), (bad,), 0, {})
         return BadImagesError(report)
 
 

@@ -9,6 +9,11 @@ from deepaa.files.npz import (
     open_archive as open_archive,
 )
 from deepaa.files.regular import open_regular as open_regular, read_regular as read_regular
+from deepaa.files.tar import (
+    Member as Member,
+    open_tar as open_tar,
+    tar_members as tar_members,
+)
 from deepaa.files.text import (
     listed as listed,
     plural as plural,

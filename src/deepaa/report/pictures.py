@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
 
-from deepaa.data import EMBEDDED, DataSpec, load_images
+from deepaa.data import EMBEDDED, DataSpec, lists_files, load_images
 from deepaa.files import plural
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy, weaker_draw
@@ -100,11 +100,12 @@ def named_images(config: Mapping[str, Any]) -> str | None:
 
 def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
     spec, place = replace(spec, size=size or spec.size), Path(str(spec.data))
-    if place.is_absolute():  # names of data sets are not: the run keeps whole paths
-        same = ("data", "size", "groups", "subset_sizes", "subset_judged")
+    # names of torchvision are no paths: the run keeps whole ones
+    if place.is_absolute() or lists_files(str(place)):
+        same = ("data", "size", "groups", "columns", "subset_sizes", "subset_judged")
         plain = DataSpec(**{name: getattr(spec, name) for name in same})
         try:
-            return load_images(place, count, spec.size)
+            return load_images(place, count, spec.size, columns=spec.columns)
         except ValueError:
             if spec == plain:
                 raise

@@ -24,6 +24,7 @@ from deepaa.data import (
     absolute_source,
     as_images,
     check_enough,
+    lists_files,
     read_splits,
 )
 from deepaa.models import is_large, load_model, state_hash
@@ -241,7 +242,7 @@ def _read_images(
         try:
             return spec.load(download=download, subset=_subset(request, known), show=show)
         except MemoryError as error:
-            if known is not None or not Path(spec.data or "").is_dir():
+            if known is not None or spec.data is None or not lists_files(spec.data):
                 raise  # fewer images cannot be asked for, or all are in one file
             raise MemoryError(f"{error}, as three numbers for --splits") from error
 
@@ -282,6 +283,7 @@ def find_policy(
     epochs: int | None = None,
     size: int | None = None,
     groups: Any = None,
+    columns: str | None = None,
     space: Space | None = None,
     ops: str | Sequence[str] | None = None,
     exclude: str | Sequence[str] | None = None,
@@ -300,7 +302,7 @@ def find_policy(
     """The policy that a search finds for labelled images, or another that trains better on them.
 
     What is not explained here is an option of `deepaa search` and means the same: weights, epochs,
-    size, ops, exclude, preset, device, checkpoint_seconds.
+    size, columns, ops, exclude, preset, device, checkpoint_seconds.
 
     Args:
         data: As for `--data`; or a torch data set of PIL images or uint8 tensors with their labels,
@@ -338,7 +340,7 @@ def find_policy(
         exclude=exclude,
     )
     held = ContestConfig() if contest is True else contest or None
-    source = _source(data, size, groups)
+    source = _source(data, size, groups, columns)
     request = SearchRequest(
         wanted, source, network, weights, pretrain, sizes, method=found, contest=held
     )
@@ -357,13 +359,13 @@ def find_policy(
         return search.policy
 
 
-def _source(data: object, size: int | None, groups: Any) -> DataSpec | LabelledImages:
+def _source(
+    data: object, size: int | None, groups: Any, columns: str | None
+) -> DataSpec | LabelledImages:
     """Where images are read from, or the images themselves."""
     if data is None or isinstance(data, str | Path):
-        return DataSpec.from_options(data, size=size, groups=groups)
-    if size is not None:
-        raise ValueError(f"size={size} is for images in files; resize yours before the search")
-    return as_images(data, groups)
+        return DataSpec.from_options(data, size=size, groups=groups, columns=columns)
+    return as_images(data, groups, size=size, columns=columns)
 
 
 def _follow(

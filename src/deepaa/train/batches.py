@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from deepaa.data import (
     batch_rows,
     batch_sizes,
     epoch_order,
+    source_name,
 )
 from deepaa.distributed import run_on_main
 from deepaa.models import SMALL_SIDE
@@ -287,19 +287,20 @@ def images_in_memory(
 def stream_images(
     spec: DataSpec, crop: Crop, known: Mapping[str, Any], **options: Any
 ) -> ExperimentImages:
-    """The files of a folder, which are decoded in every epoch.
+    """The files of a source, which are decoded in every epoch.
 
     Args:
-        spec: With the folder and a size.
+        spec: With the source and a size.
         known: What `ExperimentImages.scan_record` said of these files before.
         options: Device, workers and scan, see `StreamedImages`.
     """
     assert spec.data is not None
     assert spec.size is not None
     options |= {"on_bad_image": spec.on_bad_image, "outside_links": spec.outside_links}
+    options |= {"columns": spec.columns}
     folder = partial(StreamedImages, spec.data, spec.size, reading=spec.reading, **options)
     train = folder(train=True, crop=crop, known=known.get("train"))
-    test, name = folder(train=False, known=known.get("test")), Path(spec.data).resolve().name
+    test, name = folder(train=False, known=known.get("test")), source_name(spec.data)
     if train.class_names != test.class_names:
         raise ValueError(f"{name}: the test images have other classes than the training images")
     absent = absent_classes(test.class_names, test.labels)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, StreamedImages, absolute_root
+from deepaa.data import DataSpec, StreamedImages, absolute_root, fetch, lists_files
 from deepaa.files import plural
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import check_own_operations, import_operations
@@ -264,6 +264,8 @@ def build_experiment(
         if all(getattr(like.request, name) == getattr(request, name) for name in names):
             images = like.images
     if request.stream:
+        if download:
+            distributed.run_on_main(lambda: fetch(request.data.data))
         found = distributed.from_main(lambda: _scan_record(request.folder))
         known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
@@ -305,10 +307,13 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
         data = replace(data, size=size)
         if any(given is not None for given in (request.test, request.holdout, data.groups)):
             raise ValueError(
-                "--stream tests on the folder's val or test part: no --test, --holdout, --groups"
+                "--stream tests on the val or test part of its data: no --test, --holdout, --groups"
             )
-        if data.data is None or not Path(data.data).is_dir():
-            raise ValueError(f"--stream reads a folder with train and val, got {data.data!r}")
+        if data.data is None or not lists_files(data.data):
+            raise ValueError(
+                "--stream reads a folder with train and val, a table, shards or hf:NAME, "
+                f"got {data.data!r}"
+            )
     data = replace(data, root=absolute_root(data.root, data.data, request.test))
     return replace(request, data=data, stream=bool(stream))
 

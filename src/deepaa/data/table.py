@@ -1,0 +1,279 @@
+"""Tables of image files: CSV, TSV or Parquet with a row for each image."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from deepaa.data.columns import Columns, find_columns, require
+from deepaa.data.image_file import SUFFIXES, listed, shown
+from deepaa.data.listing import Listing, label_text, part_of
+from deepaa.data.parquet import Parquet
+from deepaa.files import open_regular, plural
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLES = (*DELIMITERS, ".parquet")
+"""Suffixes of tables."""
+MOST_TEXT = 1 << 30
+"""Bytes of a table of text, at most."""
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Table(NamedTuple):
+    """Columns of a table, and where its rows stand in the file."""
+
+    names: list[str]
+    """Of all columns, also of those that were not wanted."""
+    columns: Mapping[str, Sequence[Any]]
+    """Values of the wanted columns, by kind."""
+    numbers: Sequence[int]
+    """The number of each row, as a spreadsheet shows it."""
+
+
+def is_table(source: str) -> bool:
+    """Whether this is the name of a table."""
+    return Path(source).suffix.lower() in TABLES
+
+
+def list_table(
+    path: Path, columns: Columns, groups: str | None = None, *, outside_links: bool = False
+) -> Listing:
+    """The images that a table names; relative paths start at its folder. No image is opened.
+
+    Args:
+        columns: The names of columns by what they hold, see `parse_columns`.
+        groups: The column of groups.
+        outside_links: Follow links that lead out of the folder of the images.
+    """
+    place = shown(path)
+    given = columns if groups is None else {**columns, "group": groups}
+    table = _read(path, given, place)
+    files, kept, ignored = _files(path, table, place)
+    every = table.columns
+    listing = Listing(
+        place,
+        _root(path.parent, files),
+        files,
+        [_checked(label_text, every["label"][i], place, table.numbers[i]) for i in kept],
+        lambda i: f"row {table.numbers[kept[i]]}",
+        _parts(every.get("split"), kept, table.numbers, place),
+        None if "group" not in every else [_group(every["group"][i]) for i in kept],
+        ignored=ignored,
+    )
+    _check_files(listing, outside_links=outside_links)
+    return listing
+
+
+def _read(path: Path, given: Columns, place: str) -> Table:
+    """The wanted columns of the file; what is wrong with it is a ValueError."""
+    with _told(place):
+        if path.suffix.lower() == ".parquet":
+            file = Parquet(path)
+            wanted = _wanted(file.names, given)
+            columns = {kind: file.column(name) for kind, name in wanted.items()}
+            found = Table(file.names, columns, range(1, file.rows + 1))
+        else:
+            found = _read_text(path, given)
+        if not found.columns["image"]:
+            raise ValueError("no rows")
+    return found
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """What a system or a reader raises becomes one line that begins with the place."""
+    try:
+        yield
+    except OSError as error:
+        raise ValueError(f"{place}: {error.strerror or error}") from error
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{place}: {error}") from error
+
+
+def _wanted(names: Sequence[str], given: Columns) -> dict[str, str]:
+    """The columns to read, by what they hold."""
+    found = find_columns(names, given)
+    require(found, "image", names, "of paths such as image or path")
+    if "label" not in found:
+        left = [name for name in names if name not in found.values()]
+        if len(left) == 1:  # a path and one thing more
+            found["label"] = left[0]
+    require(found, "label", names, "of classes such as label or class")
+    return found
+
+
+# Text
+
+
+def _read_text(path: Path, given: Columns) -> Table:
+    with os.fdopen(open_regular(path, links=True), "rb") as raw:
+        if (size := os.fstat(raw.fileno()).st_size) > MOST_TEXT:
+            raise ValueError(f"{size:,} bytes; tables of up to {MOST_TEXT:,} are read")
+        if raw.read(2) in _UTF_16:
+            raise ValueError("is UTF-16; save it as UTF-8")
+        raw.seek(0)
+        # names of files are bytes, whatever the table says of its text
+        text = io.TextIOWrapper(raw, "utf-8-sig", errors="surrogateescape", newline="")
+        delimiter = DELIMITERS[path.suffix.lower()]
+        first = text.readline()
+        if delimiter == "," and "," not in first and ";" in first:  # as spreadsheets write it
+            delimiter = ";"
+        text.seek(0)
+        return _read_rows(csv.reader(text, delimiter=delimiter), given)
+
+
+def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
+    header = [name.strip() for name in next(rows, [])]
+    if not header:
+        raise ValueError("empty")
+    if any(name.lower().endswith(SUFFIXES) for name in header):
+        raise ValueError(
+            "row 1 names an image and not columns; put a first row above it that "
+            "names them, as path,label"
+        )
+    wanted = _wanted(header, given)
+    where = [header.index(name) for name in wanted.values()]
+    values: list[list[str]] = [[] for _ in where]
+    numbers, known = list[int](), dict[str, str]()
+    for number, row in enumerate(rows, 2):
+        if not any(row):
+            continue
+        if len(row) != len(header) and (len(row) < len(header) or any(row[len(header) :])):
+            cells = f"{plural(len(row), 'cell')}, but there are {plural(len(header), 'column')}"
+            raise ValueError(f"row {number} has {cells}")
+        for column, i in zip(values, where, strict=True):
+            column.append(known.setdefault(row[i], row[i]))  # a class is in memory once
+        numbers.append(number)
+    return Table(header, dict(zip(wanted, values, strict=True)), numbers)
+
+
+# What rows say
+
+
+def _files(path: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
+    """The files, the row of each, and how many rows only say again what one has said."""
+    rows: dict[Path, int] = {}
+    again = 0
+    for i, value in enumerate(table.columns["image"]):
+        file = _checked(lambda text: _path(path.parent, text), value, place, table.numbers[i])
+        first = rows.setdefault(file, i)
+        if first == i:
+            continue
+        again += 1
+        for kind, column in table.columns.items():
+            if kind != "image" and _said(column[i]) != _said(column[first]):
+                raise ValueError(
+                    f"{place}: row {table.numbers[i]} gives {listed([str(value)])} the {kind} "
+                    f"{listed([_said(column[i])])}, but row {table.numbers[first]} "
+                    f"{listed([_said(column[first])])}"
+                )
+    return list(rows), list(rows.values()), {"row of a file again": again} if again else {}
+
+
+def _path(folder: Path, value: object) -> Path:
+    """Where the file of a row lies."""
+    if not isinstance(value, str | bytes):
+        kind = "no path" if value is None else f"the path is a {type(value).__name__}"
+        raise ValueError(f"{kind}, expected the name of a file")
+    text = os.fsdecode(value).strip()
+    if not text:
+        raise ValueError("no path")
+    if re.match(r"\w{2,}://", text):
+        raise ValueError(f"{listed([text])} is an address; fetch the files, and name them")
+    if "\0" in text:
+        raise ValueError(f"{listed([text])} is no name of a file")
+    whole = os.path.join(folder, text.replace("\\", os.sep))  # noqa: PTH118  # of a million rows
+    return Path(os.path.normpath(whole))
+
+
+def _said(value: object) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _group(value: object) -> str | None:
+    """The group of a row; empty ones are their own."""
+    return None if value != value else _said(value) or None
+
+
+def _checked(check: Any, value: object, place: str, number: int) -> Any:
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ValueError(f"{place}: row {number}: {error}") from error
+
+
+def _parts(
+    column: Sequence[Any] | None, kept: Sequence[int], numbers: Sequence[int], place: str
+) -> list[str] | None:
+    if column is None:
+        return None
+    known: dict[object, str] = {}
+    for i in kept:
+        if column[i] not in known:
+            known[column[i]] = _checked(part_of, column[i], place, numbers[i])
+    return [known[column[i]] for i in kept]
+
+
+# The files of a table
+
+
+def _root(folder: Path, files: Sequence[Path]) -> Path:
+    """The folder of the table, or one above it that has all files."""
+    folders = {os.path.dirname(file) for file in files}  # noqa: PTH120  # texts, of a million files
+    return Path(os.path.commonpath([folder, *folders]))
+
+
+def _check_files(listing: Listing, *, outside_links: bool) -> None:
+    """Refuse a table of which no file is there, and links that lead to other places."""
+    root, folders = os.path.realpath(listing.root), dict[str, bool]()
+    escapes, missing = list[int](), 0
+
+    def is_inside(path: str) -> bool:
+        return os.path.commonpath([os.path.realpath(path), root]) == root
+
+    for i, file in enumerate(map(str, listing.files)):
+        folder = file.rpartition(os.sep)[0]
+        if folder not in folders:
+            folders[folder] = is_inside(folder)
+        try:
+            status = os.lstat(file)
+        except (OSError, ValueError):  # the look at all files will name it
+            missing += 1
+            continue
+        if not folders[folder] or (stat.S_ISLNK(status.st_mode) and not is_inside(file)):
+            escapes.append(i)
+    if missing == len(listing.files):
+        raise FileNotFoundError(_nothing_there(listing))
+    if escapes and not outside_links:
+        first = f"{listing.where(escapes[0])}: {listed([str(listing.files[escapes[0]])])}"
+        raise ValueError(
+            f"{listing.place}: links lead out of {shown(listing.root)} to "
+            f"{plural(len(escapes), 'file')}, as {first}; copy the files, or allow it with "
+            "--outside-links (outside_links=True in Python)"
+        )
+
+
+def _nothing_there(listing: Listing) -> str:
+    """What to say of a table of which no file is there."""
+    first = listing.files[0]
+    with_suffix = (first.with_name(first.name + suffix) for suffix in SUFFIXES)
+    near = next((path for path in with_suffix if path.exists()), None)
+    advice = "Relative paths start at the folder of the table"
+    if near is not None:
+        advice = f"There is {listed([near.name])}: write names with their suffix"
+    return (
+        f"{listing.place}: none of its {len(listing.files):,} files is there; "
+        f"{listing.where(0)} names {listed([str(first)])}. {advice}"
+    )
+
+
+def tables_in(folder: Path) -> list[str]:
+    """Names of the tables in a folder, for advice."""
+    return sorted(path.name for path in folder.glob("*.*") if is_table(path.name))
