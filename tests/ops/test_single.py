@@ -252,6 +252,7 @@ def test_own_operations_and_a_switched_off_library_go_through_pillow(
     np.testing.assert_array_equal(single_array(pixels, [(0, [])], plain), 255 - pixels)
     assert not taken
     monkeypatch.delenv("DEEPAA_NATIVE")
+    plain = Table(INVERT)  # a table asks once
     np.testing.assert_array_equal(single_array(pixels, [(0, [])], plain), 255 - pixels)
     assert taken == [1]
 

@@ -46,6 +46,7 @@ from deepaa.ops.rng import (
     gate_word as gate_word,
     hash_int as hash_int,
     hash_keys as hash_keys,
+    mixed_key as mixed_key,
     sample_key as sample_key,
     sample_keys as sample_keys,
     uniform_numbers as uniform_numbers,

@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from deepaa.ops import (
     draw_layers,
     draw_words,
     fresh_keys,
+    mixed_key,
     to_device,
     uniform_numbers,
 )
@@ -139,8 +141,10 @@ class Policy:
         return f"Policy({layers} over {rows}{schedule})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle and copy without what was computed for devices."""
-        return {**self.__dict__, "_devices": {}}
+        """Pickle and copy without what was computed."""
+        state = {**self.__dict__, "_devices": {}}
+        state.pop("_counts", None)
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has a handle of its own."""
@@ -171,13 +175,21 @@ class Policy:
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
         """The (row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
-        phase = self.phase(epoch)
+        phase, mixed = self.phase(epoch), mixed_key(key)
         identity, rows, first = self.table.identity or 0, [], 0
         for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
-            rows += stage.choose_one(key, first, lists, identity)
+            rows += stage.choose_one(mixed, first, lists, identity)
             first += stage.depth
-        counts = [self.table.rows[row].operation.uniforms for row in rows]
-        return [(row, uniform_numbers(key, layer, counts[layer])) for layer, row in enumerate(rows)]
+        counts = self._counts
+        return [
+            (row, uniform_numbers(mixed, layer, count) if (count := counts[row]) else [])
+            for layer, row in enumerate(rows)
+        ]
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        """How many uniform numbers each row of the table takes."""
+        return [row.operation.uniforms for row in self.table.rows]
 
     def sample(
         self,
