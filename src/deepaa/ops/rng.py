@@ -109,6 +109,8 @@ def gate_word(mixed: int, layer: int) -> int:
 
 def uniform_numbers(mixed: int, layer: int, count: int) -> list[float]:
     """The first `count` numbers in [0, 1) in a layer of the key of a `mixed_key`."""
+    if not count:
+        return []
     first = layer * SLOTS + UNIFORM
     return [(hash_mixed(mixed, first + i) >> 40) * 2.0**-24 for i in range(count)]
 

@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,8 +89,7 @@ class Policy:
         self._register()
 
     def _register(self) -> None:
-        self.handle = next(_HANDLES)
-        """A number that stands for the policy in compiled graphs, which carry no Python objects."""
+        self.handle = next(_HANDLES)  # for compiled graphs, which carry no Python objects
         _POLICIES[self.handle] = self
 
     def _check(self) -> None:
@@ -127,7 +125,7 @@ class Policy:
 
     @property
     def depth(self) -> int:
-        """Number of layers (and chain slots) at epoch 0."""
+        """Layers (and chain slots) at epoch 0."""
         return self.phases[0].depth
 
     def __len__(self) -> int:
@@ -141,10 +139,8 @@ class Policy:
         return f"Policy({layers} over {rows}{schedule})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle and copy without what was computed."""
-        state = {**self.__dict__, "_devices": {}}
-        state.pop("_counts", None)
-        return state
+        """Pickle and copy without what was computed for devices."""
+        return {**self.__dict__, "_devices": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy has a handle of its own."""
@@ -175,21 +171,13 @@ class Policy:
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
         """The (row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
-        phase, mixed = self.phase(epoch), mixed_key(key)
+        phase, mixed, table = self.phase(epoch), mixed_key(key), self.table.rows
         identity, rows, first = self.table.identity or 0, [], 0
         for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
             rows += stage.choose_one(mixed, first, lists, identity)
             first += stage.depth
-        counts = self._counts
-        return [
-            (row, uniform_numbers(mixed, layer, count) if (count := counts[row]) else [])
-            for layer, row in enumerate(rows)
-        ]
-
-    @cached_property
-    def _counts(self) -> list[int]:
-        """How many uniform numbers each row of the table takes."""
-        return [row.operation.uniforms for row in self.table.rows]
+        counts = [table[row].operation.uniforms for row in rows]
+        return [(row, uniform_numbers(mixed, k, counts[k])) for k, row in enumerate(rows)]
 
     def sample(
         self,
