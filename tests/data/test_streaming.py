@@ -16,10 +16,11 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as vision
 
-import deepaa.data.streaming
+import deepaa.data.decoding
+from deepaa.data.decoding import centred
 from deepaa.data.folder import list_images
 from deepaa.data.scan import BadImagesError
-from deepaa.data.streaming import StreamedImages, centred
+from deepaa.data.streaming import StreamedImages
 from deepaa.ops.resized_crop import fallback_box, resized_crop_boxes, shape_grids
 from deepaa.ops.rng import draw_words, hash_int, hash_keys, sample_keys
 
@@ -36,7 +37,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
     stream = streamed(folder)
     images, _, rows = all_of(stream, epoch=3)
     pictures = decoded(folder, "train")
-    keys = sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows)
+    keys = sample_keys(hash_int(5, deepaa.data.decoding._CROPS), 3, rows)
     words = hash_keys(keys[:, None], torch.arange(12))
     uniforms = ((words >> 40) & 0xFFFFFF).double() * 2.0**-24
     boxes = []
@@ -56,7 +57,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
 def test_crops_do_not_repeat_the_numbers_of_a_policy_with_the_same_seed():
     rows = torch.arange(2000)
     ours = hash_keys(
-        sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows), torch.tensor(0)
+        sample_keys(hash_int(5, deepaa.data.decoding._CROPS), 3, rows), torch.tensor(0)
     )
     choice, _, _ = draw_words(sample_keys(5, 3, rows), 1, 1)
     pair = torch.stack((((ours >> 11) & (2**53 - 1)).double(), choice[:, 0].double()))
@@ -139,11 +140,11 @@ def test_a_small_last_batch_is_left_out_of_training(folder):
 
 def test_copies_are_crops_of_their_own_from_one_decoding(folder, monkeypatch):
     read = []
-    plain = deepaa.data.streaming.read_image
+    plain = deepaa.data.decoding.read_image
     monkeypatch.setattr(
-        deepaa.data.streaming,
+        deepaa.data.decoding,
         "read_image",
-        lambda path, how: (read.append(path), plain(path, how))[1],
+        lambda path, *how: (read.append(path), plain(path, *how))[1],
     )
     batch = next(streamed(folder).batches(0, 8, copies=4))
     assert len(set(read)) == len(read) == 8

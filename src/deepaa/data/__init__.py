@@ -44,4 +44,8 @@ from deepaa.data.splits import (
     epoch_order as epoch_order,
     stratified_splits as stratified_splits,
 )
-from deepaa.data.streaming import Crop as Crop, StreamedImages as StreamedImages
+from deepaa.data.streaming import (
+    Crop as Crop,
+    DecodingRate as DecodingRate,
+    StreamedImages as StreamedImages,
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,9 @@ SUFFIXES = (
 )
 """Files of a folder that count as images; others are passed over."""
 WHITE = (255, 255, 255)
+MARGIN = 2
+"""A reduced picture has so many times the pixels that are needed, on each side."""
+Spare = Callable[[int, int], float]
 
 
 class Reason(StrEnum):
@@ -55,6 +58,8 @@ class Decoded(NamedTuple):
     """Mode RGB."""
     exif_is_readable: bool
     """False where damaged EXIF data were left aside."""
+    size: tuple[int, int]
+    """Width and height of the whole picture; the image has fewer pixels where it was reduced."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,9 @@ class Reading:
     """What shows through transparent pixels."""
     apply_exif: bool = True
     """Turn images as their EXIF orientation says. Pillow always turns TIFF files."""
+    reduce: bool = False
+    """Decode JPEG files at 1/2, 1/4 or 1/8 of their size where twice the pixels that are needed
+    are left on each side: faster for large photos, and nearly the same pixels."""
 
     def __post_init__(self) -> None:
         """Refuse values that no image could be read with."""
@@ -107,15 +115,20 @@ def quiet_pillow() -> warnings.catch_warnings[None]:
     return warnings.catch_warnings(action="ignore")
 
 
-def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
-    """The image in mode RGB, decoded to its last byte, or why there is none."""
+def read_image(path: Path, reading: Reading, spare: Spare | None = None) -> Decoded | BadFile:
+    """The image in mode RGB, decoded to its last byte, or why there is none.
+
+    Args:
+        spare: From the width and height of the upright picture, how many times larger than needed
+            it is; for a `reading` that may reduce it.
+    """
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
             return BadFile(path, Reason.UNREADABLE, "not a regular file")
         if status.st_size == 0:
             return BadFile(path, Reason.EMPTY, "empty file")
-        return _decode(path, reading)
+        return _decode(path, reading, spare)
     except MemoryError:  # says something about the machine, not about the file
         raise
     except Exception as error:  # damaged files raise whatever Pillow's parsing happens to hit
@@ -126,17 +139,30 @@ def read_image(path: Path, reading: Reading) -> Decoded | BadFile:
         return BadFile(path, reason, "not an image" if reason is Reason.NOT_AN_IMAGE else detail)
 
 
-def _decode(path: Path, reading: Reading) -> Decoded:
+def _decode(path: Path, reading: Reading, spare: Spare | None) -> Decoded:
     with Image.open(path) as image:
         if (pixels := image.width * image.height) > reading.max_pixels:
             size = f"{image.width} x {image.height} is {pixels:,} pixels"
             raise DecompressionBombError(f"{size}, over the limit of {reading.max_pixels:,}")
+        size = image.size
+        if reading.reduce and spare is not None:
+            turned = reading.apply_exif and (_orientation(image) or 1) >= 5
+            _reduce(image, spare(*(reversed(size) if turned else size)))
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
         orientation = _orientation(image) if reading.apply_exif else 1
     if orientation in _TURNS:
         rgb = rgb.transpose(_TURNS[orientation])
-    return Decoded(rgb, orientation is not None)
+        size = size[::-1] if orientation >= 5 else size
+    return Decoded(rgb, orientation is not None, size)
+
+
+def _reduce(image: PilImage, spare: float) -> None:
+    """Let a JPEG file that is so many times larger than needed be decoded at less than its size."""
+    for scale in (8, 4, 2):
+        if spare >= MARGIN * scale:
+            image.draft(image.mode, (image.width // scale, image.height // scale))
+            return
 
 
 _TURNS = {
