@@ -51,9 +51,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     plain = scan.read_image
 
-    def counted(path: Path, reading: Any) -> Any:
+    def counted(path: Path, *reading: Any) -> Any:
         seen.append(path.name)
-        return plain(path, reading)
+        return plain(path, *reading)
 
     monkeypatch.setattr(scan, "read_image", counted)
     return seen
@@ -210,6 +210,34 @@ def test_how_files_are_read_is_a_choice(command: Any, way: str) -> None:
     assert (reading["max_pixels"], reading["apply_exif"]) == (99999, False)
     code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
     assert code == 0, err
+
+
+def test_reduced_pictures_are_a_choice_that_older_runs_did_not_make(command: Any) -> None:
+    run = (*STREAM, "--policy", "none", "--out", "run")
+    assert command(*run)[0] == 0
+    reading = request_of("run")["files"]["reading"]
+    assert sorted(reading) == ["alpha_colour", "apply_exif", "max_pixels"]  # as before it was there
+    code, _, err = command(*run[:-1], "other", "--read", "reduce=true")
+    assert code == 0, err
+    assert request_of("other")["files"]["reading"]["reduce"] is True
+    code, _, err = command("--resume", "other", "--seeds", 2, "--workers", 0)
+    assert code == 0, err
+    code, _, err = command(*run[:-1], "run", "--resume", "run", "--read", "reduce=true")
+    assert code == 2
+
+
+def test_the_history_says_how_fast_files_can_be_decoded(command: Any) -> None:
+    code, _, err = command(*STREAM, "--policy", "none", "--out", "run")
+    assert code == 0, err
+    records = [each for each in read_history(Path("run")) if "lr" in each]
+    assert records
+    assert all(each["decoding"] > 0 and 0 < each["decoding_busy"] <= 1 for each in records)
+    assert "/s can be decoded: " in err
+    code, _, err = command(*STREAM, "--no-stream", "--policy", "none", "--out", "memory")
+    assert code == 0, err
+    records = [each for each in read_history(Path("memory")) if "lr" in each]
+    assert {each["decoding"] for each in records} == {None}
+    assert "decoded" not in err
 
 
 @pytest.mark.slow

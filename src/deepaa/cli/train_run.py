@@ -50,6 +50,9 @@ from deepaa.train import (
     weights_name,
 )
 
+BUSY = 0.9
+"""Processes that decode so much of the time are what a training waits for."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -199,6 +202,10 @@ def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -
     left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
     rate = together * record.images / max(record.seconds, 1e-9)
     in_all = f" of {together} networks" if together > 1 else ""
+    if record.decoding is not None:
+        waits = (record.decoding_busy or 0) >= BUSY
+        who = "training waits for files" if waits else "files wait for training"
+        in_all = f", {record.decoding:,.0f}/s can be decoded: {who}"
     return (  # a narrow terminal leaves out the last parts, which are missed least
         f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
         f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "

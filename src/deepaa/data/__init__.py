@@ -4,6 +4,7 @@ Here belongs what reads, checks and divides images. What changes their pixels is
 `deepaa.ops`.
 """
 
+from deepaa.data.decoding import Crop as Crop
 from deepaa.data.equal_images import warn_of_equal_images as warn_of_equal_images
 from deepaa.data.image_file import Reading as Reading
 from deepaa.data.load import (
@@ -44,8 +45,4 @@ from deepaa.data.splits import (
     epoch_order as epoch_order,
     stratified_splits as stratified_splits,
 )
-from deepaa.data.streaming import (
-    Crop as Crop,
-    DecodingRate as DecodingRate,
-    StreamedImages as StreamedImages,
-)
+from deepaa.data.streaming import DecodingRate as DecodingRate, StreamedImages as StreamedImages

@@ -16,7 +16,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from deepaa.data.folder import ImageTree
-from deepaa.data.image_file import BadFile, Decoded, Pixels, Reading, quiet_pillow, read_image
+from deepaa.data.image_file import (
+    BadFile,
+    Decoded,
+    Pixels,
+    Reading,
+    larger_than,
+    quiet_pillow,
+    read_image,
+)
 from deepaa.data.splits import INDEX
 from deepaa.ops import CANDIDATES, hash_int, resized_crop_box, sample_key
 
@@ -90,7 +98,7 @@ class Decoder(Dataset[Piece | BadFile]):
 
     def evaluation_view(self, index: int) -> Pixels | BadFile:
         """One image (3, size, size) as an evaluation sees it, whatever the crop."""
-        spare = lambda width, height: min(width, height) / self._short  # noqa: E731
+        spare = partial(larger_than, self._short)
         result = read_image(self.path(index), self._reading, spare)
         if isinstance(result, BadFile):
             return result
@@ -100,7 +108,7 @@ class Decoder(Dataset[Piece | BadFile]):
         """How many times larger than needed a picture of this size is."""
         if self._crop == "random":
             _, _, width, height = random_box(request, row, width, height)
-        return min(width, height) / (self._short if self._crop is None else self.side)
+        return larger_than(self._short if self._crop is None else self.side, width, height)
 
     def _cut(self, decoded: Decoded, request: Request, row: int) -> PilImage:
         """The square of a picture that belongs into a row."""

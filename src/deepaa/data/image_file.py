@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.Image import DecompressionBombError, Image as PilImage, Resampling, Transpose
 
 from deepaa.files import listed as listed, shown as shown
-from deepaa.runs import apply_changes, parse_changes
+from deepaa.runs import ADDED, apply_changes, parse_changes
 
 Pixels = npt.NDArray[np.uint8]
 Colour = tuple[int, int, int]
@@ -72,7 +72,7 @@ class Reading:
     """What shows through transparent pixels."""
     apply_exif: bool = True
     """Turn images as their EXIF orientation says. Pillow always turns TIFF files."""
-    reduce: bool = False
+    reduce: bool = field(default=False, metadata=ADDED)
     """Decode JPEG files at 1/2, 1/4 or 1/8 of their size where twice the pixels that are needed
     are left on each side: faster for large photos, and nearly the same pixels."""
 
@@ -144,17 +144,18 @@ def _decode(path: Path, reading: Reading, spare: Spare | None) -> Decoded:
         if (pixels := image.width * image.height) > reading.max_pixels:
             size = f"{image.width} x {image.height} is {pixels:,} pixels"
             raise DecompressionBombError(f"{size}, over the limit of {reading.max_pixels:,}")
-        size = image.size
+        width, height = image.size
         if reading.reduce and spare is not None:
             turned = reading.apply_exif and (_orientation(image) or 1) >= 5
-            _reduce(image, spare(*(reversed(size) if turned else size)))
+            _reduce(image, spare(height, width) if turned else spare(width, height))
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
         orientation = _orientation(image) if reading.apply_exif else 1
     if orientation in _TURNS:
         rgb = rgb.transpose(_TURNS[orientation])
-        size = size[::-1] if orientation >= 5 else size
-    return Decoded(rgb, orientation is not None, size)
+        if orientation >= 5:
+            width, height = height, width
+    return Decoded(rgb, orientation is not None, (width, height))
 
 
 def _reduce(image: PilImage, spare: float) -> None:
@@ -208,6 +209,11 @@ def to_rgb(image: PilImage, alpha_colour: Colour = WHITE) -> PilImage:
         ground = Image.new("RGBA", rgba.size, (*alpha_colour, 255))
         return Image.alpha_composite(ground, rgba).convert("RGB")
     return image.convert("RGB")
+
+
+def larger_than(size: int, width: int, height: int) -> float:
+    """How many times larger than `size` the shorter side of a picture is: a `Spare`."""
+    return min(width, height) / size
 
 
 def squared(image: Pixels, size: int) -> Pixels:

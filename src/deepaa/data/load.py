@@ -29,7 +29,7 @@ from deepaa.data.image_stack import stacked
 from deepaa.data.parts import SearchSubset, check_enough, held_out
 from deepaa.data.scan import OnBadImage, Show, read_images, read_some, show_nothing
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
-from deepaa.runs import from_plain, to_plain
+from deepaa.runs import from_plain, to_record
 
 EMBEDDED = "embedded"
 _log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class DataSpec:
 
         Fields that runs of older versions do not have are left out where they say nothing.
         """
-        entry: dict[str, Any] = to_plain(self)
+        entry: dict[str, Any] = to_record(self)
         return {k: v for k, v in entry.items() if v or k not in ("groups", "subset_judged")}
 
     @classmethod
