@@ -21,6 +21,14 @@ CONTAINERS = (dict, list, tuple)
 """What the samples in a list may be."""
 
 
+MOST_CHANNELS = 64
+"""Arrays of more are no images; tensors may have any number."""
+_WIDE = (
+    f"; for 16 bits declare their range, DeepAutoAugment(policy, value_range=(0, 65535)), or scale "
+    f"them to 8: {SCALE_16_BITS}"
+)
+
+
 def is_batch(node: Any) -> bool:
     """Whether this is a list of images, or of samples with images: each has a draw of its own.
 
@@ -125,9 +133,10 @@ def image_places(leaves: list[Any]) -> list[int]:
     if not (explicit or implicit):
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
-            "uint8 or float (H, W, C) with at most 4 channels, or a tensor (C, H, W) or "
+            f"uint8 or float (H, W, C) with at most {MOST_CHANNELS} channels, fewer than pixels "
+            "a side, or a tensor (C, H, W) or "
             f"(N, C, H, W); got {', '.join(map(_described, leaves)) or 'nothing'}"
-            + (f"; scale 16 bits to 8: {SCALE_16_BITS}" if any(map(_is_wide, leaves)) else "")
+            + (_WIDE if any(map(_is_wide, leaves)) else "")
         )
     places = explicit or implicit[:1]
     for place in places:
@@ -199,7 +208,10 @@ def _is_image_array(leaf: Any) -> bool:
     if leaf.ndim == 2:
         return bool(leaf.dtype == np.uint8)
     known = (np.uint8, np.float16, np.float32, np.float64)
-    return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in known
+    if leaf.ndim != 3 or leaf.dtype not in known:
+        return False
+    height, width, channels = leaf.shape
+    return bool(channels <= 4 or channels < min(height, width, MOST_CHANNELS + 1))
 
 
 def _is_wide(leaf: Any) -> bool:
