@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
-from deepaa.data import StreamedImages, scan
+from deepaa.data import StreamedImages, scan, streaming
 from deepaa.data.folder import list_images
 from deepaa.models import build_model
 from deepaa.runs import read_history
@@ -224,6 +225,17 @@ def test_reduced_pictures_are_a_choice_that_older_runs_did_not_make(command: Any
     assert code == 0, err
     code, _, err = command(*run[:-1], "run", "--resume", "run", "--read", "reduce=true")
     assert code == 2
+
+
+def test_long_epochs_say_who_waits(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "SHOW_SECONDS", 0)
+    code, _, err = command(*STREAM, "--policy", "none", "--out", "run")
+    assert code == 0, err
+    line = re.search(
+        r"^20 % of an epoch  [\d,]+ images/s, ([\d,]+)/s can be decoded: (.*)$", err, re.M
+    )
+    assert line is not None, err
+    assert line[2] in ("training waits for files", "files wait for training")
 
 
 def test_the_history_says_how_fast_files_can_be_decoded(command: Any) -> None:

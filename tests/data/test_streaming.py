@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as vision
 
 import deepaa.data.decoding
+from deepaa.data import streaming
 from deepaa.data.decoding import centred
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import DEFAULT_READING, Reading
@@ -387,6 +388,16 @@ def test_the_rate_of_decoding_tells_who_waits(large, workers):
     assert fed.busy < 0.5
     if not workers:
         assert hungry.busy > 0.9
+
+
+def test_long_epochs_are_watched(large, monkeypatch):
+    monkeypatch.setattr(streaming, "SHOW_SECONDS", 0)
+    stream, seen = streamed(large), []
+    stream.watch = lambda given, total: seen.append((given, total, stream.decoding_rate()))
+    all_of(stream, batch=5)
+    assert [each[:2] for each in seen] == [(5, 10), (10, 10)]
+    assert [each[2].images for each in seen] == [5, 10]
+    assert 0 < seen[0][2].seconds < seen[1][2].seconds
 
 
 # CUDA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -34,6 +34,8 @@ PIECE = 32
 PREFETCH = 4
 """Pieces that each worker decodes in advance."""
 MOST_WORKERS = 16
+SHOW_SECONDS = 5
+"""Time between two calls of `watch`."""
 
 _Batch = tuple[Tensor, list[Request]]
 """The rows of a batch that this process gets (see `batch_rows`), and the pieces of it."""
@@ -48,6 +50,8 @@ class DecodingRate(NamedTuple):
     """Share of the epoch's time in which the workers decoded; 1 if nothing else held them up."""
     per_second: float
     """Images a second if all workers do nothing else."""
+    seconds: float
+    """Since the epoch began."""
 
 
 class StreamedBatch(NamedTuple):
@@ -131,6 +135,8 @@ class StreamedImages:
         """All of them, for the loader, whose workers outlive an epoch."""
         self.workers = usable_cores(MOST_WORKERS) if workers is None else workers
         """Processes that decode; 0 for this one."""
+        self.watch: Callable[[int, int], None] = lambda given, total: None
+        """Is told every few seconds of an epoch how many of its images were given, of how many."""
         self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
         self._loader = _loader(self._files, self._requests, self.workers)
 
@@ -209,6 +215,7 @@ class StreamedImages:
         self._require_current(batches)
         self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
         pieces = iter(self._loader)
+        given, total, shown_at = 0, sum(len(rows) for rows, _ in batches), self._began
         for rows, requests in batches:
             shape = (len(rows), 3, self.side, self.side)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
@@ -219,6 +226,10 @@ class StreamedImages:
             if self.device.type == "cuda":
                 labels, rows = labels.pin_memory(), rows.pin_memory()
             yield StreamedBatch(images, labels, rows)
+            given, now = given + len(images), time.perf_counter()
+            if now - shown_at >= SHOW_SECONDS:
+                shown_at = now
+                self.watch(given, total)
 
     def _require_current(self, batches: list[_Batch]) -> None:
         if self._epoch is not batches:
@@ -231,7 +242,7 @@ class StreamedImages:
         hands, passed = max(1, self.workers), time.perf_counter() - self._began
         seconds = max(self._seconds, 1e-9)
         busy = min(1.0, seconds / (hands * max(passed, 1e-9)))
-        return DecodingRate(self._decoded, busy, hands * self._decoded / seconds)
+        return DecodingRate(self._decoded, busy, hands * self._decoded / seconds, passed)
 
     def _next(self, pieces: Iterator[Piece | BadFile]) -> Tensor:
         try:
