@@ -50,8 +50,9 @@ from deepaa.train import (
     weights_name,
 )
 
-BUSY = 0.9
-"""Processes that decode so much of the time are what a training waits for."""
+BUSY = 0.8
+"""Processes that decode so much of the time are what a training waits for; the start of an epoch,
+before its first images, is a part of the rest."""
 
 
 @dataclass(frozen=True)

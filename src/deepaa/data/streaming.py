@@ -47,7 +47,8 @@ class DecodingRate(NamedTuple):
     images: int
     """Decoded so far, copies included."""
     busy: float
-    """Share of the epoch's time in which the workers decoded; 1 if nothing else held them up."""
+    """Share of the epoch's time in which the workers decoded; 1 without workers, as everything
+    waits then."""
     per_second: float
     """Images a second if all workers do nothing else."""
     seconds: float
@@ -241,7 +242,7 @@ class StreamedImages:
             return None
         hands, passed = max(1, self.workers), time.perf_counter() - self._began
         seconds = max(self._seconds, 1e-9)
-        busy = min(1.0, seconds / (hands * max(passed, 1e-9)))
+        busy = min(1.0, seconds / (hands * max(passed, 1e-9))) if self.workers else 1.0
         return DecodingRate(self._decoded, busy, hands * self._decoded / seconds, passed)
 
     def _next(self, pieces: Iterator[Piece | BadFile]) -> Tensor:
