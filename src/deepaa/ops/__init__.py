@@ -20,6 +20,7 @@ from deepaa.ops.conversions import (
     SCALE_16_BITS as SCALE_16_BITS,
     integer_error as integer_error,
     pil_to_tensor as pil_to_tensor,
+    pillow_rounds_blends as pillow_rounds_blends,
     tensor_to_pil as tensor_to_pil,
 )
 from deepaa.ops.geometry import (
@@ -56,7 +57,6 @@ from deepaa.ops.selfcheck import (
     batch_kernels as batch_kernels,
     compare_with_pillow as compare_with_pillow,
     cpu_kernels as cpu_kernels,
-    pillow_rounds_blends as pillow_rounds_blends,
 )
 from deepaa.ops.single import (
     single_array as single_array,

@@ -20,7 +20,12 @@ from torch import Tensor
 
 from deepaa.ops import kernels_c
 from deepaa.ops.apply import run_pil
-from deepaa.ops.conversions import MODES, pil_to_tensor, tensor_to_pil
+from deepaa.ops.conversions import (
+    MODES,
+    pil_to_tensor,
+    pillow_rounds_blends,
+    tensor_to_pil,
+)
 from deepaa.ops.pil_memory import rgb_pixels
 from deepaa.ops.plan import LINE, ForkSafeLock, Kind, Plan, make_plan
 from deepaa.ops.resized_crop import resized_crop_box
@@ -193,7 +198,8 @@ class _Sizes:
 
     def __init__(self, table: Table) -> None:
         custom = any(operation.is_custom for operation in table.operations)
-        self.native = kernels_c.available() and not custom
+        # a Pillow that rounds otherwise would make an image depend on how many came before it
+        self.native = kernels_c.available() and not custom and pillow_rounds_blends()
         self.counts: dict[Size, int] = {}
         self.made: dict[Size, _Lines] = {}
         self.bytes = 0
