@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,20 @@ def test_resident_images_take_the_steps_of_the_files(tmp_path: Path) -> None:
         batches = StreamedBatches(images, policy, config)  # type: ignore[arg-type]
         shapes.append([(x.shape, x.dtype, len(y)) for x, y in batches.epoch(0)])
     assert shapes[0][:2] == shapes[1] == 2 * [((8, 3, 24, 24), torch.uint8, 8)]
+
+
+def test_photos_that_cannot_be_linked_are_pointed_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("Invalid cross-device link")
+
+    Image.new("RGB", (90, 60), "green").save(tmp_path / "a.jpg")
+    monkeypatch.setattr(os, "link", refused)
+    tree = repeated([tmp_path / "a.jpg"], tmp_path / "elsewhere" / "tree", 6)
+    assert all(path.is_symlink() for path in tree.rglob("*.jpg"))
+    files = StreamedImages(tree, 24, train=True, workers=0, scan=False, outside_links=True)
+    assert len(next(files.batches(0, 6)).images) == 6
 
 
 def test_made_photos_are_like_those_of_imagenet(tmp_path: Path) -> None:
