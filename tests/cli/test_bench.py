@@ -16,12 +16,13 @@ from torch import Tensor
 
 from deepaa.cli import bench_measure as bench, bench_peers
 from deepaa.cli.bench import RATES, ops_tables, print_tables
-from deepaa.cli.bench_measure import Result, Setting, ratio_to_peers
+from deepaa.cli.bench_measure import Result, Setting, ratios_to_peers
 from deepaa.cli.bench_peers import LIBRARIES, OURS, PEERS, Contestant
 from deepaa.ops import kernels_c
 from deepaa.ops.space import CIFAR
 from deepaa.policy.policy import Policy
 from deepaa.runs import write_json
+from deepaa.transforms import transform
 
 LAYERS = 3
 ALL = (*OURS, *PEERS)
@@ -209,7 +210,11 @@ def applied(
         return lambda: len(calls)
     if contestant.library == "kornia":
         return lambda: len(ready._params)
-    calls = count_calls(monkeypatch, bench_peers, "run_pil")
+    if contestant.name == "deepaa Pillow":
+        calls = count_calls(monkeypatch, bench_peers, "run_pil")
+    else:
+        kind = {"PIL": "pil", "uint8 array": "array", "uint8 tensor": "tensor"}[contestant.takes]
+        calls = count_calls(monkeypatch, transform, f"single_{kind}")
     return lambda: sum(len(steps) for _, steps, _ in calls)
 
 
@@ -419,13 +424,19 @@ def result(name: str, draws: str, rate: float | None, operations: int) -> Result
 def test_ratio_is_to_the_fastest_peer_that_draws_per_image() -> None:
     results = [
         result("deepaa batch", "image", 300.0, 2),
+        result("deepaa single", "image", 30.0, 2),
         result("slow", "image", 100.0, 1),
         result("fast", "image", 75.0, 2),
         result("one draw", "batch", 9999.0, 2),
         result("broken", "image", None, 2),
     ]
-    assert ratio_to_peers(results) == [{"peer": "fast (uint8 batch)", "ratio": 4.0}]
-    assert ratio_to_peers(results[1:]) == []
+    ours = {"takes": "uint8 batch", "peer": "fast (uint8 batch)"}
+    assert ratios_to_peers(results) == [
+        {"name": "deepaa batch", **ours, "ratio": 4.0},
+        {"name": "deepaa single", **ours, "ratio": 0.4},
+    ]
+    assert ratios_to_peers(results[2:]) == []
+    assert ratios_to_peers(results[:2]) == []
 
 
 def test_a_repeat_makes_enough_calls() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from deepaa.cli import app as cli
-from deepaa.data import StreamedImages, scan
+from deepaa.data import StreamedImages, scan, streaming
 from deepaa.data.folder import list_images
 from deepaa.models import build_model
 from deepaa.runs import read_history
@@ -51,9 +52,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     plain = scan.read_image
 
-    def counted(path: Path, reading: Any) -> Any:
+    def counted(path: Path, *reading: Any) -> Any:
         seen.append(path.name)
-        return plain(path, reading)
+        return plain(path, *reading)
 
     monkeypatch.setattr(scan, "read_image", counted)
     return seen
@@ -210,6 +211,45 @@ def test_how_files_are_read_is_a_choice(command: Any, way: str) -> None:
     assert (reading["max_pixels"], reading["apply_exif"]) == (99999, False)
     code, _, err = command("--resume", "run", "--seeds", 1, "--workers", 0)
     assert code == 0, err
+
+
+def test_reduced_pictures_are_a_choice_that_older_runs_did_not_make(command: Any) -> None:
+    run = (*STREAM, "--policy", "none", "--out", "run")
+    assert command(*run)[0] == 0
+    reading = request_of("run")["files"]["reading"]
+    assert sorted(reading) == ["alpha_colour", "apply_exif", "max_pixels"]  # as before it was there
+    code, _, err = command(*run[:-1], "other", "--read", "reduce=true")
+    assert code == 0, err
+    assert request_of("other")["files"]["reading"]["reduce"] is True
+    code, _, err = command("--resume", "other", "--seeds", 2, "--workers", 0)
+    assert code == 0, err
+    code, _, err = command(*run[:-1], "run", "--resume", "run", "--read", "reduce=true")
+    assert code == 2
+
+
+def test_long_epochs_say_who_waits(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "SHOW_SECONDS", 0)
+    code, _, err = command(*STREAM, "--policy", "none", "--out", "run")
+    assert code == 0, err
+    line = re.search(
+        r"^20 % of an epoch  [\d,]+ images/s, ([\d,]+)/s can be decoded: (.*)$", err, re.M
+    )
+    assert line is not None, err
+    assert line[2] in ("training waits for files", "files wait for training")
+
+
+def test_the_history_says_how_fast_files_can_be_decoded(command: Any) -> None:
+    code, _, err = command(*STREAM, "--policy", "none", "--out", "run")
+    assert code == 0, err
+    records = [each for each in read_history(Path("run")) if "lr" in each]
+    assert records
+    assert all(each["decoding"] > 0 and 0 < each["decoding_busy"] <= 1 for each in records)
+    assert "/s can be decoded: " in err
+    code, _, err = command(*STREAM, "--no-stream", "--policy", "none", "--out", "memory")
+    assert code == 0, err
+    records = [each for each in read_history(Path("memory")) if "lr" in each]
+    assert {each["decoding"] for each in records} == {None}
+    assert "decoded" not in err
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from deepaa.data.image_file import Reading, read_image
 from deepaa.data.load import load_images
 
 
@@ -193,3 +194,54 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path, side):
         with pytest.raises(ValueError, match=r"bomb\.png \(.*(limit|exceeds)"):
             load_images(tmp_path / "bomb.png")
     assert before == Image.MAX_IMAGE_PIXELS
+
+
+# Decoding at a smaller size
+
+
+def photo(width: int, height: int) -> Image.Image:
+    """Soft shapes, with which decoders of any scale should agree."""
+    coarse = np.random.default_rng(3).integers(0, 256, (5, 6, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@pytest.mark.parametrize(
+    ("spare", "side"), [(1.0, 640), (3.9, 640), (4.0, 320), (8.0, 160), (15.9, 160), (99.0, 80)]
+)
+def test_a_jpeg_is_reduced_while_twice_the_pixels_are_left(tmp_path, spare, side):
+    photo(640, 480).save(tmp_path / "a.jpg")
+    asked = []
+    found = read_image(
+        tmp_path / "a.jpg", Reading(reduce=True), lambda w, h: asked.append((w, h)) or spare
+    )
+    assert found.image.size == (side, side * 3 // 4)
+    assert found.size == (640, 480)
+    assert asked == [(640, 480)]
+    whole = read_image(tmp_path / "a.jpg", Reading()).image.resize(found.image.size)
+    difference = np.asarray(found.image).astype(int) - np.asarray(whole)
+    assert abs(difference).mean() < 2  # of 255: nearly, but not quite the same pixels
+
+
+def test_only_jpegs_are_reduced_and_only_when_asked(tmp_path):
+    photo(640, 480).save(tmp_path / "a.png")
+    photo(640, 480).save(tmp_path / "a.jpg")
+    for name, reading in (("a.png", Reading(reduce=True)), ("a.jpg", Reading())):
+        found = read_image(tmp_path / name, reading, lambda w, h: 99.0)
+        assert found.image.size == found.size == (640, 480)
+
+
+def test_turned_cmyk_and_grey_jpegs_are_reduced_as_they_are_read(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    asked = []
+    for mode in ("RGB", "L", "CMYK"):
+        photo(640, 480).convert(mode).save(tmp_path / "a.jpg", exif=exif)
+        reduced = read_image(
+            tmp_path / "a.jpg", Reading(reduce=True), lambda w, h: asked.append((w, h)) or 8.0
+        )
+        whole = read_image(tmp_path / "a.jpg", Reading())
+        assert asked.pop() == (480, 640)  # upright
+        assert (reduced.image.size, reduced.size) == ((120, 160), (480, 640))
+        assert reduced.image.mode == "RGB"
+        difference = np.asarray(reduced.image).astype(int) - whole.image.resize((120, 160))
+        assert abs(difference).mean() < 2

@@ -361,9 +361,9 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     seen: list[Path] = []
     plain = scan.read_image
 
-    def counted(path: Path, reading: Any) -> Any:
+    def counted(path: Path, *reading: Any) -> Any:
         seen.append(path)
-        return plain(path, reading)
+        return plain(path, *reading)
 
     monkeypatch.setattr(scan, "read_image", counted)
     return seen

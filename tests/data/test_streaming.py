@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,13 @@ from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as vision
 
-import deepaa.data.streaming
+import deepaa.data.decoding
+from deepaa.data import streaming
+from deepaa.data.decoding import centred
 from deepaa.data.folder import list_images
+from deepaa.data.image_file import DEFAULT_READING, Reading
 from deepaa.data.scan import BadImagesError
-from deepaa.data.streaming import StreamedImages, centred
+from deepaa.data.streaming import StreamedImages
 from deepaa.ops.resized_crop import fallback_box, resized_crop_boxes, shape_grids
 from deepaa.ops.rng import draw_words, hash_int, hash_keys, sample_keys
 
@@ -36,7 +40,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
     stream = streamed(folder)
     images, _, rows = all_of(stream, epoch=3)
     pictures = decoded(folder, "train")
-    keys = sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows)
+    keys = sample_keys(hash_int(5, deepaa.data.decoding._CROPS), 3, rows)
     words = hash_keys(keys[:, None], torch.arange(12))
     uniforms = ((words >> 40) & 0xFFFFFF).double() * 2.0**-24
     boxes = []
@@ -56,7 +60,7 @@ def test_random_crops_are_those_of_torchvision_with_our_boxes(folder):
 def test_crops_do_not_repeat_the_numbers_of_a_policy_with_the_same_seed():
     rows = torch.arange(2000)
     ours = hash_keys(
-        sample_keys(hash_int(5, deepaa.data.streaming._CROPS), 3, rows), torch.tensor(0)
+        sample_keys(hash_int(5, deepaa.data.decoding._CROPS), 3, rows), torch.tensor(0)
     )
     choice, _, _ = draw_words(sample_keys(5, 3, rows), 1, 1)
     pair = torch.stack((((ours >> 11) & (2**53 - 1)).double(), choice[:, 0].double()))
@@ -139,11 +143,11 @@ def test_a_small_last_batch_is_left_out_of_training(folder):
 
 def test_copies_are_crops_of_their_own_from_one_decoding(folder, monkeypatch):
     read = []
-    plain = deepaa.data.streaming.read_image
+    plain = deepaa.data.decoding.read_image
     monkeypatch.setattr(
-        deepaa.data.streaming,
+        deepaa.data.decoding,
         "read_image",
-        lambda path, how: (read.append(path), plain(path, how))[1],
+        lambda path, *how: (read.append(path), plain(path, *how))[1],
     )
     batch = next(streamed(folder).batches(0, 8, copies=4))
     assert len(set(read)) == len(read) == 8
@@ -315,6 +319,83 @@ def test_folders_that_are_none_are_refused(tmp_path, folder):
         streamed(folder).batches(0, 0)
     with pytest.raises(ValueError, match="no such share"):
         streamed(folder).batches(0, 8, rank=2, world=2)
+
+
+# Large photos, and who waits for whom
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """JPEG photos of up to 50 times the side of the network's images."""
+    root = tmp_path_factory.mktemp("large")
+    for i in range(12):
+        place = root / "train" / "ab"[i % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        width, height = 150 + 100 * i, 1250 - 90 * i
+        picture(width, height, i).save(place / f"{i:02}.jpg")
+    return root
+
+
+REDUCED = Reading(reduce=True)
+
+
+@pytest.mark.parametrize("crop", ["random", "centre", "larger"])
+def test_reduced_photos_show_the_same_parts(large, crop):
+    whole = all_of(streamed(large, crop=crop), batch=6)
+    small = all_of(streamed(large, crop=crop, reading=REDUCED), batch=6)
+    assert torch.equal(whole[2], small[2])
+    difference = (whole[0].int() - small[0].int()).abs().float()
+    assert 0 < difference.mean() < 2.5
+    assert difference.mean((1, 2, 3)).max() < 6
+    one, other = (streamed(large, reading=how).sample(12)[0] for how in (DEFAULT_READING, REDUCED))
+    assert 0 < (one.int() - other.int()).abs().float().mean() < 2.5
+
+
+def test_reduced_photos_do_not_depend_on_workers_processes_or_copies(large):
+    alone = streamed(large, reading=REDUCED)
+    many = streamed(large, reading=REDUCED, workers=2)
+    for a, b in zip(all_of(alone, 1), all_of(many, 1), strict=True):
+        assert torch.equal(a, b)
+    whole = list(alone.batches(2, 6, copies=3))
+    shares = [list(many.batches(2, 6, copies=3, rank=r, world=2)) for r in range(2)]
+    for batch, *parts in zip(whole, *shares, strict=True):
+        assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
+    first = next(alone.batches(2, 6))
+    assert torch.equal(first.images, whole[0].images[:6])
+
+
+def test_reduced_photos_take_less_time(large):
+    seconds = {}
+    for reading in (DEFAULT_READING, REDUCED, DEFAULT_READING, REDUCED):
+        stream = streamed(large, crop="centre", reading=reading)
+        all_of(stream, batch=6)
+        found = 1 / stream.decoding_rate().per_second
+        seconds[reading] = min(found, seconds.get(reading, 9.0))
+    assert seconds[REDUCED] < 0.8 * seconds[DEFAULT_READING]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_rate_of_decoding_tells_who_waits(large, workers):
+    stream = streamed(large, workers=workers)
+    assert stream.decoding_rate() is None
+    all_of(stream, batch=6)
+    hungry = stream.decoding_rate()
+    assert hungry.images == 12
+    assert hungry.per_second > 0
+    for _ in stream.batches(1, 6):
+        time.sleep(0.4)  # a slow network
+    fed = stream.decoding_rate()
+    assert fed.busy < 0.5 if workers else fed.busy == hungry.busy == 1
+
+
+def test_long_epochs_are_watched(large, monkeypatch):
+    monkeypatch.setattr(streaming, "SHOW_SECONDS", 0)
+    stream, seen = streamed(large), []
+    stream.watch = lambda given, total: seen.append((given, total, stream.decoding_rate()))
+    all_of(stream, batch=5)
+    assert [each[:2] for each in seen] == [(5, 10), (10, 10)]
+    assert [each[2].images for each in seen] == [5, 10]
+    assert 0 < seen[0][2].seconds < seen[1][2].seconds
 
 
 # CUDA

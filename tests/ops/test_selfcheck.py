@@ -8,12 +8,13 @@ from PIL import Image
 
 from deepaa.ops import kernels_c, selfcheck
 from deepaa.ops.apply import apply_batch, apply_torch, triton_problem
+from deepaa.ops.conversions import pillow_rounds_blends
 from deepaa.ops.selfcheck import (
     PixelDifference,
+    _apply_one_by_one,
     compare_with_pillow,
     cpu_kernels,
     cuda_kernels,
-    pillow_rounds_blends,
 )
 from deepaa.ops.space import CIFAR, IMAGENET
 
@@ -28,7 +29,9 @@ SAMPLES = [noise(2, 3, 12, 9), noise(1, 1, 8, 8)]
 
 
 @pytest.mark.parametrize("space", [CIFAR, IMAGENET], ids=["cifar", "imagenet"])
-@pytest.mark.parametrize("apply", [apply_batch, apply_torch], ids=["default", "torch"])
+@pytest.mark.parametrize(
+    "apply", [apply_batch, apply_torch, _apply_one_by_one], ids=["default", "torch", "single"]
+)
 def test_kernels_equal_pillow(space, apply):
     values = 139 * sum(sample.numel() for sample in SAMPLES)
     assert compare_with_pillow(space, SAMPLES, "cpu", apply) == PixelDifference(0, values, (), 0)

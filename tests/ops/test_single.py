@@ -252,8 +252,19 @@ def test_own_operations_and_a_switched_off_library_go_through_pillow(
     np.testing.assert_array_equal(single_array(pixels, [(0, [])], plain), 255 - pixels)
     assert not taken
     monkeypatch.delenv("DEEPAA_NATIVE")
+    plain = Table(INVERT)  # a table asks once
     np.testing.assert_array_equal(single_array(pixels, [(0, [])], plain), 255 - pixels)
     assert taken == [1]
+
+
+def test_with_a_pillow_that_rounds_otherwise_all_images_go_through_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken = count_native(monkeypatch)
+    monkeypatch.setattr(single, "pillow_rounds_blends", lambda: False)
+    pixels = picture(3, 6, 7)
+    np.testing.assert_array_equal(single_array(pixels, [(0, [])], Table(INVERT)), 255 - pixels)
+    assert not taken
 
 
 def test_other_modes_and_rows_are_refused_as_before() -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as vision
 
-from deepaa.data import streaming
+from deepaa.data import decoding
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Table
 from deepaa.policy.load import GENERATED, compared_policy, policy_names
@@ -104,7 +104,7 @@ def test_schedules_lose_the_crop_of_every_phase() -> None:
 
 
 def test_only_the_crop_that_workers_draw_is_left_to_them() -> None:
-    assert Operation("resized_crop").options == {"scale": streaming.SCALE, "ratio": streaming.RATIO}
+    assert Operation("resized_crop").options == {"scale": decoding.SCALE, "ratio": decoding.RATIO}
     other = Operation("resized_crop", options={"scale": (0.5, 1.0)})
     assert crop_for(Policy.always(other, Operation("flip"))) == "larger"
     alone = device_part(Policy.always(Operation("resized_crop")), "random")

@@ -12,8 +12,8 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms.v2 import functional as vision
 
+from deepaa.data.decoding import centred
 from deepaa.data.folder import list_images
-from deepaa.data.streaming import centred
 from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import sample_keys

@@ -26,6 +26,7 @@ RATES = {
     "draws per": "{draws}",
     "operations/s": "{operation_rate:,.0f}",
     "images/s": "{rate:,.0f}",
+    "x peer": "{ratio:.2f}",
     "slowest..fastest": "{slowest:,.0f}..{fastest:,.0f}",
     "operations": "{operations:d}",
     "cores": "{cores:.2f}",
@@ -88,14 +89,16 @@ class TextTable(NamedTuple):
 
 def ops_tables(report: Mapping[str, Any]) -> list[TextTable]:
     """The report as text: a table per setting, then the operations one by one."""
-    ratios = {
-        title(row): "; {ratio:.2f} times {peer}".format(**row) for row in report["comparisons"]
-    }
     found = []
     for part, columns in (("results", RATES), ("breakdown", TIMES)):
         for name in dict.fromkeys(map(title, report[part])):
-            rows = [row for row in report[part] if title(row) == name]
-            more = ratios.get(name, "") if part == "results" else ": microseconds per image"
+            more, rows = "", [row for row in report[part] if title(row) == name]
+            if part == "breakdown":
+                more = ": microseconds per image"
+            elif ratios := [row for row in report["comparisons"] if title(row) == name]:
+                more = f"; x peer: times {ratios[0]['peer']}"
+                of = {(row["name"], row["takes"]): row["ratio"] for row in ratios}
+                rows = [{**row, "ratio": of.get((row["name"], row["takes"]))} for row in rows]
             found.append(TextTable(name + more, columns, rows))
     return found
 
@@ -146,5 +149,5 @@ def print_tables(tables: Sequence[TextTable], out: Path | None) -> None:
 def _cell(text: str, row: Mapping[str, Any]) -> str:
     try:
         return text.format(**row)
-    except TypeError:  # None has no digits
+    except (KeyError, TypeError):  # None has no digits
         return "-"

@@ -125,25 +125,25 @@ def measure_ops(
             images = bench_images(setting.batch, setting.size).to(setting.device)
             found = measure(contestants(peers, setting.device), images, policy, seconds)
             report["results"] += [{**row, **result._asdict()} for result in found]
-            report["comparisons"] += [{**row, **ratio} for ratio in ratio_to_peers(found)]
+            report["comparisons"] += [{**row, **ratio} for ratio in ratios_to_peers(found)]
             times = operation_times(images, policy, seconds / 10) if breakdown else []
             report["breakdown"] += [{**row, **each} for each in times]
     return report
 
 
-def ratio_to_peers(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Our batch path over the fastest peer that draws per image, in operations a second."""
-    rates = {
-        f"{r.name} ({r.takes})": r.operation_rate
-        for r in results
-        if r.operation_rate is not None and r.draws == "image"
-    }
-    ours = rates.get("deepaa batch (uint8 batch)")
-    theirs = {name: rate for name, rate in rates.items() if not name.startswith("deepaa")}
-    if ours is None or not theirs:
+def ratios_to_peers(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Our ways over the fastest peer that draws per image, in operations a second."""
+    ran = [r for r in results if r.operation_rate and r.draws == "image"]
+    theirs = [r for r in ran if not r.name.startswith("deepaa")]
+    if not theirs:
         return []
-    peer = max(theirs, key=lambda name: theirs[name])
-    return [{"peer": peer, "ratio": ours / theirs[peer]}]
+    fastest = max(theirs, key=lambda r: r.operation_rate or 0)
+    peer, rate = f"{fastest.name} ({fastest.takes})", fastest.operation_rate or math.nan
+    return [
+        {"name": r.name, "takes": r.takes, "peer": peer, "ratio": r.operation_rate / rate}
+        for r in ran
+        if r.operation_rate and r not in theirs
+    ]
 
 
 def report_head(name: str, devices: Collection[str], options: dict[str, Any]) -> dict[str, Any]:

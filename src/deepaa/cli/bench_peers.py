@@ -65,7 +65,13 @@ def _deepaa(apply: Apply, policy: Policy) -> Any:
     )
 
 
-def _deepaa_pil(policy: Policy) -> Any:
+def _deepaa_single(policy: Policy) -> Any:
+    from deepaa.transforms import DeepAutoAugment
+
+    return DeepAutoAugment(policy)
+
+
+def _deepaa_pillow(policy: Policy) -> Any:
     samples = itertools.count()
     return lambda image: run_pil(
         image, policy.draw_one(sample_key(0, 0, next(samples))), policy.table
@@ -128,7 +134,10 @@ _BATCH, _TORCH = partial(_deepaa, apply_batch), partial(_deepaa, apply_torch)
 OURS: tuple[Contestant, ...] = (
     Contestant("deepaa batch", "deepaa", "uint8 batch", "image", _BATCH),
     Contestant("deepaa torch kernels", "deepaa", "uint8 batch", "image", _TORCH),
-    Contestant("deepaa PIL", "deepaa", "PIL", "image", _deepaa_pil),
+    Contestant("deepaa single", "deepaa", "PIL", "image", _deepaa_single),
+    Contestant("deepaa single", "deepaa", "uint8 array", "image", _deepaa_single),
+    Contestant("deepaa single", "deepaa", "uint8 tensor", "image", _deepaa_single),
+    Contestant("deepaa Pillow", "deepaa", "PIL", "image", _deepaa_pillow),
 )
 _RAND, _TRIVIAL = "torchvision RandAugment", "torchvision TrivialAugmentWide"
 _MAKE_RAND = partial(_torchvision, "RandAugment", num_ops=2, magnitude=9)

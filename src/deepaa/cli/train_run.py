@@ -13,7 +13,7 @@ import torch
 import typer
 
 from deepaa.cli.options import named_again, print_facts
-from deepaa.data import batch_sizes
+from deepaa.data import StreamedImages, batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.files import plural
 from deepaa.runs import (
@@ -49,6 +49,10 @@ from deepaa.train import (
     train_side_by_side,
     weights_name,
 )
+
+BUSY = 0.8
+"""Processes that decode so much of the time are what a training waits for; the start of an epoch,
+before its first images, is a part of the rest."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,9 @@ def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:
             for its in runs
             if options.tensorboard and its.run is not None
         }
+        for its in runs:
+            if isinstance(images := its.experiment.images.train, StreamedImages):
+                images.watch = partial(_show_within_epoch, line, images)
         for training, event in train_side_by_side(runs, options.parallel):
             seed = f"{names[id(training)]}seed {event.seed}"
             if isinstance(event, SeedFailure):
@@ -199,11 +206,27 @@ def _epoch_text(record: EpochRecord, epochs: int, pending: int, parallel: int) -
     left = record.seconds * (epochs - record.epoch - 1 + rounds * epochs)
     rate = together * record.images / max(record.seconds, 1e-9)
     in_all = f" of {together} networks" if together > 1 else ""
+    if record.decoding is not None and record.decoding_busy is not None:
+        in_all = f", {who_waits(record.decoding, record.decoding_busy)}"
     return (  # a narrow terminal leaves out the last parts, which are missed least
         f"epoch {record.epoch + 1}/{epochs}  left {duration(left)}  "
         f"training loss {record.loss:.3f}, accuracy {100 * record.accuracy:.1f} %  "
         f"{rate:,.0f} images/s{in_all}"
     )
+
+
+def who_waits(decoding: float, busy: float) -> str:
+    """What holds a training on files up: decoding, at so many images a second, or the network."""
+    who = "training waits for files" if busy >= BUSY else "files wait for training"
+    return f"{decoding:,.0f}/s can be decoded: {who}"
+
+
+def _show_within_epoch(line: ProgressLine, images: StreamedImages, given: int, total: int) -> None:
+    """Show how far a long epoch of files is, and how fast; of this process alone."""
+    if rate := images.decoding_rate():
+        speed = f"{given / max(rate.seconds, 1e-9):,.0f} images/s"
+        waits = who_waits(rate.per_second, rate.busy)
+        line.update(f"{100 * given / total:.0f} % of an epoch  {speed}, {waits}")
 
 
 def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:

@@ -4,6 +4,7 @@ Here belongs what reads, checks and divides images. What changes their pixels is
 `deepaa.ops`.
 """
 
+from deepaa.data.decoding import Crop as Crop
 from deepaa.data.embedded import (
     EMBEDDED as EMBEDDED,
     embedded_is_intact as embedded_is_intact,
@@ -56,4 +57,4 @@ from deepaa.data.splits import (
     epoch_order as epoch_order,
     stratified_splits as stratified_splits,
 )
-from deepaa.data.streaming import Crop as Crop, StreamedImages as StreamedImages
+from deepaa.data.streaming import DecodingRate as DecodingRate, StreamedImages as StreamedImages

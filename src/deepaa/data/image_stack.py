@@ -44,7 +44,7 @@ class ImageStack:
             side: What images of different sizes are brought to, where it is known.
         """
         check_size(size)
-        self._capacity, self._size, self._place, self._side = capacity, size, place, side
+        self._capacity, self.size, self._place, self._side = capacity, size, place, side
         self._buffer: Pixels | None = None
         self._count = 0
         self._waiting: list[Pixels] = []
@@ -56,8 +56,8 @@ class ImageStack:
     def prepare(self, image: Pixels) -> Pixels:
         """The image (H, W, 1 or 3) with three channels, resized if it will be: for threads."""
         image = np.broadcast_to(image, (*image.shape[:2], 3))
-        if self._size is not None:
-            return squared(image, self._size)
+        if self.size is not None:
+            return squared(image, self.size)
         shorter, longer = sorted(image.shape[:2])
         self._differ |= longer > KEPT_SIDE
         if longer > KEPT_SIDE or (self._differ and shorter > DEFAULT_SIDE):

@@ -48,7 +48,7 @@ from deepaa.data.sources import (
     unknown_source,
 )
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
-from deepaa.runs import from_plain, to_plain
+from deepaa.runs import from_plain, to_record
 
 _log = logging.getLogger(__name__)
 
@@ -264,7 +264,7 @@ class DataSpec:
 
         Fields that runs of older versions do not have are left out where they say nothing.
         """
-        entry: dict[str, Any] = to_plain(self)
+        entry: dict[str, Any] = to_record(self)
         newer = ("groups", "subset_judged", "columns")
         return {k: v for k, v in entry.items() if v or k not in newer}
 

@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -23,6 +24,7 @@ from deepaa.data.image_file import (
     Pixels,
     Reading,
     Reason,
+    larger_than,
     listed,
     quiet_pillow,
     read_image,
@@ -133,9 +135,11 @@ def scan_images(
 ) -> ScanReport:
     """Which files are bad: each one is decoded to its end; `stack` takes the good images."""
     text = f"reading {len(tree.files):,} images"
+    size = None if stack is None else stack.size
+    spare = None if size is None else partial(larger_than, size)
 
     def decode(i: int) -> BadFile | tuple[Pixels | None, bool]:
-        result = read_image(tree.file(i), reading)
+        result = read_image(tree.file(i), reading, spare)
         if isinstance(result, BadFile):
             return result._replace(path=result.path.relative_to(tree.root))
         pixels = None if stack is None else stack.prepare(np.asarray(result.image))

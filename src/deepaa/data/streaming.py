@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from deepaa import distributed
-from deepaa.data.image_file import (
-    DEFAULT_READING,
-    BadFile,
-    Pixels,
-    Reading,
-    check_size,
-    quiet_pillow,
-    read_image,
-)
-from deepaa.data.image_tree import CompactFiles, ImageTree
+from deepaa.data.decoding import Crop, Decoder, Piece, Request
+from deepaa.data.image_file import DEFAULT_READING, BadFile, Reading, check_size
 from deepaa.data.scan import (
     BadImagesError,
     OnBadImage,
@@ -37,105 +28,31 @@ from deepaa.data.scan import (
 )
 from deepaa.data.sources import list_source
 from deepaa.data.splits import INDEX, batch_rows, epoch_order
-from deepaa.ops import CANDIDATES, hash_int, resized_crop_box, sample_key
 
-Crop = Literal["random", "centre", "larger"]
-"""What a training picture is cut to: a random box of it, its middle square, or that with more
-pixels than the network sees."""
-SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
-"""Areas and shapes of random boxes: those of Inception's preprocessing."""
-EVALUATION_SHORT = 256 / 224
-"""For evaluation the shorter side is resized to this many times the size, then the middle cut.
-A "larger" square has all of it."""
-LONGEST = 4
-"""Pictures longer than so many times their width lose their ends before they are resized."""
-_CROPS = 0x63726F70
-"""Sets the keys of crops apart from those of policies, which have the same seed."""
 PIECE = 32
 """Images a worker decodes at a time, so that a batch comes from many workers."""
 PREFETCH = 4
 """Pieces that each worker decodes in advance."""
 MOST_WORKERS = 16
-
-# What a worker does
-
-
-class Request(NamedTuple):
-    """One piece of a batch, which a worker decodes."""
-
-    seed: int
-    epoch: int
-    rows: npt.NDArray[np.int64]
-    places: npt.NDArray[np.int64]
-    """Where in the batch the rows belong; the worker does not need it."""
-
+SHOW_SECONDS = 5
+"""Time between two calls of `watch`."""
 
 _Batch = tuple[Tensor, list[Request]]
 """The rows of a batch that this process gets (see `batch_rows`), and the pieces of it."""
 
 
-class Decoder(Dataset[Tensor | BadFile]):
-    """Decodes and cuts the image files of a source; every worker has a copy."""
+class DecodingRate(NamedTuple):
+    """How fast the files of an epoch were decoded, and how fast they could have been."""
 
-    def __init__(self, tree: ImageTree, size: int, crop: Crop | None, reading: Reading) -> None:
-        """`crop` is None for evaluation."""
-        self.files = CompactFiles(tree)
-        self.size, self._short = size, round(EVALUATION_SHORT * size)
-        self.side = self._short if crop == "larger" else size
-        self._crop, self._reading = crop, reading
-
-    def __getitem__(self, request: Request) -> Tensor | BadFile:
-        """The images uint8 (N, 3, side, side) of N rows, or the first file that is bad."""
-        out = np.empty((len(request.rows), 3, self.side, self.side), np.uint8)
-        last, picture = -1, None  # copies of an image are neighbours
-        with quiet_pillow():
-            for place, row in enumerate(request.rows.tolist()):
-                index = row & INDEX
-                if index != last or picture is None:
-                    result = read_image(self.files.file(index), self._reading)
-                    if isinstance(result, BadFile):
-                        return result  # the parent raises: errors lose parts on the way
-                    last, picture = index, result.image
-                out[place] = np.asarray(self._cut(picture, request, row)).transpose(2, 0, 1)
-        return torch.from_numpy(out)
-
-    def evaluation_view(self, index: int) -> Pixels | BadFile:
-        """One image (3, size, size) as an evaluation sees it, whatever the crop."""
-        result = read_image(self.files.file(index), self._reading)
-        if isinstance(result, BadFile):
-            return result
-        return np.asarray(centred(result.image, self._short, self.size)).transpose(2, 0, 1)
-
-    def _cut(self, picture: PilImage, request: Request, row: int) -> PilImage:
-        """The square of a picture that belongs into a row."""
-        if self._crop is None:
-            return centred(picture, self._short, self.size)
-        if self._crop != "random":
-            return centred(picture, self.side, self.side)
-        key = sample_key(hash_int(request.seed, _CROPS), request.epoch, row)
-        u = [(hash_int(key, slot) >> 40) * 2.0**-24 for slot in range(CANDIDATES + 2)]
-        x, y, w, h = resized_crop_box(u, picture.height, picture.width, SCALE, RATIO)
-        box = picture.crop((x, y, x + w, y + h))
-        return box.resize((self.size, self.size), Resampling.BICUBIC)
-
-
-def centred(picture: PilImage, short: int, size: int) -> PilImage:
-    """The middle square of side `size` after the shorter side became `short` pixels."""
-    w, h = picture.size
-    if max(w, h) > LONGEST * min(w, h):  # a line of pixels would become an image of gigabytes
-        most = LONGEST * min(w, h)
-        x, y = max(0, w - most) // 2, max(0, h - most) // 2
-        picture = picture.crop((x, y, x + min(w, most), y + min(h, most)))
-        w, h = picture.size
-    longer = int(short * max(w, h) / min(w, h))
-    target = (short, longer) if w <= h else (longer, short)
-    if target != (w, h):
-        picture = picture.resize(target, Resampling.BICUBIC)
-    x, y = round((target[0] - size) / 2), round((target[1] - size) / 2)
-    return picture.crop((x, y, x + size, y + size))
-
-
-# What the program sees
+    images: int
+    """Decoded so far, copies included."""
+    busy: float
+    """Share of the epoch's time in which the workers decoded; 1 without workers, as everything
+    waits then."""
+    per_second: float
+    """Images a second if all workers do nothing else."""
+    seconds: float
+    """Since the epoch began."""
 
 
 class StreamedBatch(NamedTuple):
@@ -154,7 +71,8 @@ class StreamedImages:
 
     Every pixel is a function of the file, the seed, the epoch and the row: neither the number of
     workers nor that of processes changes a batch. Files become RGB as `image_file` says, at
-    full resolution, and are resized with Pillow's bicubic filter.
+    full resolution unless the `reading` may reduce them, and are resized with Pillow's bicubic
+    filter.
     """
 
     def __init__(
@@ -220,8 +138,12 @@ class StreamedImages:
         """The batches of the epoch that is read now."""
         self._requests: list[Request] = []
         """All of them, for the loader, whose workers outlive an epoch."""
-        self._workers = usable_cores(MOST_WORKERS) if workers is None else workers
-        self._loader = _loader(self._decoder, self._requests, self._workers)
+        self.workers = usable_cores(MOST_WORKERS) if workers is None else workers
+        """Processes that decode; 0 for this one."""
+        self.watch: Callable[[int, int], None] = lambda given, total: None
+        """Is told every few seconds of an epoch how many of its images were given, of how many."""
+        self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
+        self._loader = _loader(self._decoder, self._requests, self.workers)
 
     def __len__(self) -> int:
         """How many images there are."""
@@ -296,7 +218,9 @@ class StreamedImages:
     def _assembled(self, batches: list[_Batch]) -> Iterator[StreamedBatch]:
         """The batches in pinned memory where they go on to CUDA."""
         self._require_current(batches)
+        self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
         pieces = iter(self._loader)
+        given, total, shown_at = 0, sum(len(rows) for rows, _ in batches), self._began
         for rows, requests in batches:
             shape = (len(rows), 3, self.side, self.side)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
@@ -307,12 +231,25 @@ class StreamedImages:
             if self.device.type == "cuda":
                 labels, rows = labels.pin_memory(), rows.pin_memory()
             yield StreamedBatch(images, labels, rows)
+            given, now = given + len(images), time.perf_counter()
+            if now - shown_at >= SHOW_SECONDS:
+                shown_at = now
+                self.watch(given, total)
 
     def _require_current(self, batches: list[_Batch]) -> None:
         if self._epoch is not batches:
             raise RuntimeError("this epoch has ended: another one was begun")
 
-    def _next(self, pieces: Iterator[Tensor | BadFile]) -> Tensor:
+    def decoding_rate(self) -> DecodingRate | None:
+        """Of the epoch that is read now, or was read last; None before its first images."""
+        if not self._decoded:
+            return None
+        hands, passed = max(1, self.workers), time.perf_counter() - self._began
+        seconds = max(self._seconds, 1e-9)
+        busy = min(1.0, seconds / (hands * max(passed, 1e-9))) if self.workers else 1.0
+        return DecodingRate(self._decoded, busy, hands * self._decoded / seconds, passed)
+
+    def _next(self, pieces: Iterator[Piece | BadFile]) -> Tensor:
         try:
             piece = next(pieces)
         except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
@@ -320,11 +257,13 @@ class StreamedImages:
             why = (str(error) or "connection lost").splitlines()[0]
             raise RuntimeError(
                 f"a process that decodes images died ({why}); memory or shared memory may be "
-                f"short: take fewer than {self._workers} workers"
+                f"short: take fewer than {self.workers} workers"
             ) from error
         if isinstance(piece, BadFile):
             raise self._bad(piece)
-        return piece
+        self._decoded += len(piece.images)
+        self._seconds += piece.seconds
+        return piece.images
 
     def _bad(self, file: BadFile) -> BadImagesError:
         bad = file._replace(path=file.path.relative_to(self._decoder.files.root))
@@ -332,7 +271,7 @@ class StreamedImages:
         return BadImagesError(report)
 
 
-def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Tensor | BadFile]:
+def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Piece | BadFile]:
     return DataLoader(
         files,
         batch_size=None,  # a request is a piece already

@@ -20,6 +20,7 @@ from deepaa.ops.conversions import (
     SCALE_16_BITS as SCALE_16_BITS,
     integer_error as integer_error,
     pil_to_tensor as pil_to_tensor,
+    pillow_rounds_blends as pillow_rounds_blends,
     tensor_to_pil as tensor_to_pil,
 )
 from deepaa.ops.geometry import (
@@ -47,6 +48,7 @@ from deepaa.ops.rng import (
     gate_word as gate_word,
     hash_int as hash_int,
     hash_keys as hash_keys,
+    mixed_key as mixed_key,
     sample_key as sample_key,
     sample_keys as sample_keys,
     uniform_numbers as uniform_numbers,
@@ -57,7 +59,6 @@ from deepaa.ops.selfcheck import (
     compare_with_pillow as compare_with_pillow,
     cpu_kernels as cpu_kernels,
     cuda_kernels as cuda_kernels,
-    pillow_rounds_blends as pillow_rounds_blends,
 )
 from deepaa.ops.single import (
     single_array as single_array,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,3 +62,16 @@ def tensor_to_pil(image: Tensor) -> Image:
         raise ValueError(f"a PIL image has 1 or 3 channels here, got {image.shape[0]}")
     pixels = image[0] if image.shape[0] == 1 else image.permute(1, 2, 0)
     return fromarray(pixels.contiguous().numpy())
+
+
+@cache
+def pillow_rounds_blends() -> bool:
+    """Whether this Pillow rounds the product in a blend before it adds, as on x86-64.
+
+    20 + 0.85 * (0 - 20) in float32 is 3 when the product is rounded first, and 2.9999998, so 2,
+    when a fused multiply-add keeps it exact.
+    """
+    from PIL import Image
+
+    one, other = Image.new("L", (1, 1), 20), Image.new("L", (1, 1), 0)
+    return bool(Image.blend(one, other, 0.85).getpixel((0, 0)) == 3)

@@ -106,8 +106,8 @@ class Single:
         self._apply, self._constants = _function(_levels()[-1], "single"), _constants(plan)
         self._address = ctypes.addressof(self._constants)
 
-    def run(self, source: int | bytes, target: int, lines: bytes, depth: int, pixel: int) -> None:
-        """The uint8 image at the address `source` under `depth` lines, written to `target`.
+    def run(self, source: Any, target: Any, lines: bytes, depth: int, pixel: int) -> None:
+        """The uint8 image at `source` under `depth` lines, written to `target`: both addresses.
 
         Args:
             pixel: 1 for planes one after the other; 3 or 4 for RGB, pixels so many bytes apart.

@@ -320,7 +320,8 @@ def _check(table: Table, channels: int, height: int, width: int) -> None:
     if luma and channels not in (1, 3):
         raise ValueError(
             f"{' and '.join(luma)} need grey or RGB images, but these have {channels} channels; "
-            f"build the policy on a space without them: space.without({str(luma)[1:-1]})"
+            f"take them out: policy.without(lambda row: row.operation.name in {tuple(luma)}), or "
+            f"build the policy on space.without({str(luma)[1:-1]})"
         )
 
 

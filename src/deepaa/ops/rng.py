@@ -58,7 +58,20 @@ def _mix(z: Tensor) -> Tensor:
 
 def hash_int(key: int, counter: int) -> int:
     """The 64-bit number that `key` holds at `counter`, as an unsigned Python int."""
-    return _mix_int((_mix_int(key & _MASK) + (counter + 1) * _GOLDEN) & _MASK)
+    return hash_mixed(mixed_key(key), counter)
+
+
+def mixed_key(key: int) -> int:
+    """The half of `hash_int` that all numbers of a key share."""
+    return _mix_int(key & _MASK)
+
+
+def hash_mixed(mixed: int, counter: int) -> int:
+    """`hash_int` of the key whose `mixed_key` this is."""
+    z = (mixed + (counter + 1) * _GOLDEN) & _MASK
+    z = ((z ^ (z >> 30)) * _M1) & _MASK  # `_mix_int`, without the cost of a call
+    z = ((z ^ (z >> 27)) * _M2) & _MASK
+    return z ^ (z >> 31)
 
 
 def hash_keys(keys: Tensor, counters: Tensor) -> Tensor:
@@ -84,20 +97,22 @@ def draw_words(keys: Tensor, depth: int, uniforms: int) -> tuple[Tensor, Tensor,
     return integers[..., CHOICE], integers[..., GATE], floats
 
 
-def choice_word(key: int, layer: int) -> int:
-    """The integer in [0, 2^53) with which one key chooses the row of a layer."""
-    return hash_int(key, layer * SLOTS + CHOICE) >> (64 - BITS)
+def choice_word(mixed: int, layer: int) -> int:
+    """The integer in [0, 2^53) with which the key of a `mixed_key` chooses the row of a layer."""
+    return hash_mixed(mixed, layer * SLOTS + CHOICE) >> (64 - BITS)
 
 
-def gate_word(key: int, layer: int) -> int:
-    """The integer in [0, 2^53) with which one key opens the gate of a slot."""
-    return hash_int(key, layer * SLOTS + GATE) >> (64 - BITS)
+def gate_word(mixed: int, layer: int) -> int:
+    """The integer in [0, 2^53) with which the key of a `mixed_key` opens the gate of a slot."""
+    return hash_mixed(mixed, layer * SLOTS + GATE) >> (64 - BITS)
 
 
-def uniform_numbers(key: int, layer: int, count: int) -> list[float]:
-    """The first `count` numbers in [0, 1) of one key in a layer."""
+def uniform_numbers(mixed: int, layer: int, count: int) -> list[float]:
+    """The first `count` numbers in [0, 1) in a layer of the key of a `mixed_key`."""
+    if not count:
+        return []
     first = layer * SLOTS + UNIFORM
-    return [(hash_int(key, first + i) >> 40) * 2.0**-24 for i in range(count)]
+    return [(hash_mixed(mixed, first + i) >> 40) * 2.0**-24 for i in range(count)]
 
 
 def sample_key(seed: int, epoch: int, index: int) -> int:

@@ -17,6 +17,7 @@ from deepaa.ops.apply import (
 )
 from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil
 from deepaa.ops.rng import draw_words, sample_keys
+from deepaa.ops.single import single_pil
 from deepaa.ops.space import Space, Table
 
 Apply = Callable[[Tensor, Draw, Table], Tensor]
@@ -37,11 +38,21 @@ def batch_kernels() -> Iterator[tuple[str, str, Apply]]:
     """Every way a batch can be computed here: its name, its device, and the function."""
     if kernels_c.available():
         yield "CPU compiled", "cpu", apply_batch
+        yield "CPU single", "cpu", _apply_one_by_one
     yield "CPU torch", "cpu", apply_torch
     if torch.cuda.is_available():
         if triton_works(torch.device("cuda")):
             yield "CUDA Triton", "cuda", apply_batch
         yield "CUDA torch", "cuda", apply_torch
+
+
+def _apply_one_by_one(images: Tensor, draw: Draw, table: Table) -> Tensor:
+    """Images (N, C, H, W) through `single_pil`, but for the first ones, which Pillow does."""
+    layers = zip(draw.choice.tolist(), draw.uniform.tolist(), strict=True)
+    steps = (list(zip(rows, numbers, strict=True)) for rows, numbers in layers)
+    pairs = zip(images, steps, strict=True)
+    done = [single_pil(tensor_to_pil(image), mine, table) for image, mine in pairs]
+    return torch.stack([pil_to_tensor(image) for image in done])
 
 
 def cpu_kernels() -> str:
@@ -89,15 +100,3 @@ def compare_with_pillow(
         for i in unequal.nonzero()[:, 0].tolist():
             wrong[space.table.rows[int(draw.choice[i, 0])].operation.name] = None
     return PixelDifference(differing, values, tuple(wrong), largest)
-
-
-def pillow_rounds_blends() -> bool:
-    """Whether this Pillow rounds the product in a blend before it adds, as on x86-64.
-
-    20 + 0.85 * (0 - 20) in float32 is 3 when the product is rounded first, and 2.9999998, so 2,
-    when a fused multiply-add keeps it exact.
-    """
-    from PIL import Image
-
-    one, other = Image.new("L", (1, 1), 20), Image.new("L", (1, 1), 0)
-    return bool(Image.blend(one, other, 0.85).getpixel((0, 0)) == 3)

@@ -7,6 +7,7 @@ all sizes neither waits for plans nor fills the memory with them.
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -19,7 +20,13 @@ from torch import Tensor
 
 from deepaa.ops import kernels_c
 from deepaa.ops.apply import run_pil
-from deepaa.ops.conversions import MODES, pil_to_tensor, tensor_to_pil
+from deepaa.ops.conversions import (
+    MODES,
+    pil_to_tensor,
+    pillow_rounds_blends,
+    tensor_to_pil,
+)
+from deepaa.ops.pil_memory import rgb_pixels
 from deepaa.ops.plan import LINE, ForkSafeLock, Kind, Plan, make_plan
 from deepaa.ops.resized_crop import resized_crop_box
 from deepaa.ops.rng import cutout_box
@@ -55,12 +62,24 @@ def single_pil(image: Image, steps: Steps, table: Table) -> Image:
     lines = maker.lines(steps)
     if not lines:
         return image
+    if channels == 3 and (source := rgb_pixels(image)) is not None:
+        from PIL.Image import new
+
+        made = new("RGB", image.size, None)
+        if (target := rgb_pixels(made)) is not None:
+            maker.run(source.address, target.address, lines, 4)
+            made.info = image.info.copy()
+            return made
+    return _copied(image, maker, lines)
+
+
+def _copied(image: Image, maker: _Lines, lines: list[int]) -> Image:
+    """An image whose memory Pillow does not show, through copies."""
     # RGB as Pillow has it in memory, four bytes a pixel, is copied faster than packed to three
-    layout = "RGBX" if channels == 3 else "L"
+    height, width, layout = image.height, image.width, "RGBX" if image.mode == "RGB" else "L"
     pixel = len(layout)
     out = np.empty(height * width * pixel, np.uint8)
-    source = image.tobytes("raw", layout)
-    maker.run(source, out.ctypes.data, lines, pixel)
+    maker.run(image.tobytes("raw", layout), out.ctypes.data, lines, pixel)
     from PIL.Image import frombytes
 
     made = frombytes(image.mode, image.size, out.data, "raw", layout)
@@ -82,8 +101,16 @@ def single_array(image: Bytes, steps: Steps, table: Table) -> Bytes:
         return np.array(image, order="C")
     source = np.ascontiguousarray(image)
     out = np.empty(image.shape, np.uint8)
-    maker.run(source.ctypes.data, out.ctypes.data, lines, channels)
+    maker.run(_place(source), _place(out), lines, channels)
     return out
+
+
+def _place(image: Bytes) -> Any:
+    """The address of an array's pixels, as C takes it."""
+    if image.flags.writeable:  # a third of the time
+        memory: Any = image
+        return ctypes.byref(ctypes.c_char.from_buffer(memory))
+    return image.ctypes.data
 
 
 def single_tensor(image: Tensor, steps: Steps, table: Table) -> Tensor:
@@ -154,7 +181,7 @@ class _Lines:
                 found += line if random is None else random(numbers)
         return found
 
-    def run(self, source: int | bytes, target: int, lines: list[int], pixel: int) -> None:
+    def run(self, source: Any, target: Any, lines: list[int], pixel: int) -> None:
         """The image at `source` under the lines, written to `target`."""
         packed = _packer(len(lines)).pack(*lines)
         self.loops.run(source, target, packed, len(lines) // LINE, pixel)
@@ -170,7 +197,9 @@ class _Sizes:
     """How often a table met each size, and the plans of those it met often."""
 
     def __init__(self, table: Table) -> None:
-        self.native = not any(operation.is_custom for operation in table.operations)
+        custom = any(operation.is_custom for operation in table.operations)
+        # a Pillow that rounds otherwise would make an image depend on how many came before it
+        self.native = kernels_c.available() and not custom and pillow_rounds_blends()
         self.counts: dict[Size, int] = {}
         self.made: dict[Size, _Lines] = {}
         self.bytes = 0
@@ -212,7 +241,7 @@ def _maker(table: Table, channels: int, height: int, width: int) -> _Lines | Non
         with _LOCK:
             table.sizes = table.sizes or _Sizes(table)
     sizes: _Sizes = table.sizes
-    if not sizes.native or not kernels_c.available():
+    if not sizes.native:
         return None
     size = (channels, height, width)
     return sizes.made.get(size) or sizes.count(table, size)

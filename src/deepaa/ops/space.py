@@ -8,6 +8,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -266,8 +267,7 @@ class Table:
                 raise ValueError(
                     f"row {i}: {name} has magnitude {magnitude}, outside its range {low}..{high}"
                 )
-        self.handle = next(_HANDLES)
-        """A number that stands for the table in compiled graphs, which carry no Python objects."""
+        self.handle = next(_HANDLES)  # for compiled graphs, which carry no Python objects
         TABLES[self.handle] = self
         self.cache: dict[Any, Any] = {}
         """What kernels computed from this table (constants per size and device); never saved."""
@@ -298,12 +298,12 @@ class Table:
         """Distinct operations in order of appearance."""
         return tuple(dict.fromkeys(row.operation for row in self.rows))
 
-    @property
+    @cached_property
     def uniforms(self) -> int:
         """Random numbers a layer needs: the most any of its operations takes."""
         return max(row.operation.uniforms for row in self.rows)
 
-    @property
+    @cached_property
     def identity(self) -> int | None:
         """Index of the first identity row."""
         rows = (i for i, row in enumerate(self.rows) if row.operation.name == "identity")

@@ -23,6 +23,7 @@ from deepaa.ops import (
     draw_layers,
     draw_words,
     fresh_keys,
+    mixed_key,
     to_device,
     uniform_numbers,
 )
@@ -88,8 +89,7 @@ class Policy:
         self._register()
 
     def _register(self) -> None:
-        self.handle = next(_HANDLES)
-        """A number that stands for the policy in compiled graphs, which carry no Python objects."""
+        self.handle = next(_HANDLES)  # for compiled graphs, which carry no Python objects
         _POLICIES[self.handle] = self
 
     def _check(self) -> None:
@@ -125,7 +125,7 @@ class Policy:
 
     @property
     def depth(self) -> int:
-        """Number of layers (and chain slots) at epoch 0."""
+        """Layers (and chain slots) at epoch 0."""
         return self.phases[0].depth
 
     def __len__(self) -> int:
@@ -171,13 +171,13 @@ class Policy:
 
     def draw_one(self, key: int, epoch: int = 0) -> list[tuple[int, list[float]]]:
         """The (row, uniform numbers) of each layer for one key: `draw` without tensors, for PIL."""
-        phase = self.phase(epoch)
+        phase, mixed, table = self.phase(epoch), mixed_key(key), self.table.rows
         identity, rows, first = self.table.identity or 0, [], 0
         for stage, lists in zip(phase.stages, self._constants(phase, None), strict=True):
-            rows += stage.choose_one(key, first, lists, identity)
+            rows += stage.choose_one(mixed, first, lists, identity)
             first += stage.depth
-        counts = [self.table.rows[row].operation.uniforms for row in rows]
-        return [(row, uniform_numbers(key, layer, counts[layer])) for layer, row in enumerate(rows)]
+        counts = [table[row].operation.uniforms for row in rows]
+        return [(row, uniform_numbers(mixed, k, counts[k])) for k, row in enumerate(rows)]
 
     def sample(
         self,

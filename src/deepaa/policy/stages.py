@@ -98,10 +98,10 @@ class Layers:
         found = torch.searchsorted(constants[0], choice.T.contiguous(), right=True)
         return found.T.contiguous()
 
-    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
-        """The rows of one key: `choose` in plain Python, without tensors."""
+    def choose_one(self, mixed: int, first: int, lists: Numbers, identity: int) -> list[int]:
+        """The rows of one `mixed_key`: `choose` in plain Python, without tensors."""
         return [
-            bisect_right(steps, choice_word(key, first + k)) for k, steps in enumerate(lists[0])
+            bisect_right(steps, choice_word(mixed, first + k)) for k, steps in enumerate(lists[0])
         ]
 
     def row_uses(self, rows: int, identity: int) -> Tensor:
@@ -181,12 +181,12 @@ class Chains:
         chain = torch.searchsorted(weights, choice[:, 0].contiguous(), right=True)
         return torch.where(gate < gates[chain], rows[chain], identity)
 
-    def choose_one(self, key: int, first: int, lists: Numbers, identity: int) -> list[int]:
-        """The rows of one key: `choose` in plain Python, without tensors."""
+    def choose_one(self, mixed: int, first: int, lists: Numbers, identity: int) -> list[int]:
+        """The rows of one `mixed_key`: `choose` in plain Python, without tensors."""
         weights, rows, gates = lists
-        chain = bisect_right(weights, choice_word(key, first))
+        chain = bisect_right(weights, choice_word(mixed, first))
         return [
-            row if gate_word(key, first + s) < gate else identity
+            row if gate_word(mixed, first + s) < gate else identity
             for s, (row, gate) in enumerate(zip(rows[chain], gates[chain], strict=True))
         ]
 

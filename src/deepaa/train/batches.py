@@ -21,6 +21,7 @@ from deepaa.data import (
     INDEX,
     Crop,
     DataSpec,
+    DecodingRate,
     LabelledImages,
     StreamedImages,
     TrainTest,
@@ -94,6 +95,10 @@ class Batches(ABC):
     @abstractmethod
     def epoch(self, number: int) -> Iterator[Batch]:
         """The augmented images (N, C, H, W) and labels (N,) of each step, on the device."""
+
+    def decoding_rate(self) -> DecodingRate | None:
+        """How fast files are decoded in this epoch, by all processes; None for images in memory."""
+        return None
 
 
 class ImageBatches(Batches):
@@ -207,6 +212,13 @@ class StreamedBatches(Batches):
                 images = apply_batch(images, draw, policy.table)
                 boxes = None if self._crops is None else self._crops[draw.choice].any(1)
             yield fitted(images, self.images.size, boxes), labels
+
+    def decoding_rate(self) -> DecodingRate | None:
+        """Of this process, times the number of processes, which have equal shares."""
+        rate = self.images.decoding_rate()
+        return rate and rate._replace(
+            images=rate.images * self.world, per_second=rate.per_second * self.world
+        )
 
 
 def check_data(images: Tensor, labels: Tensor) -> None:

@@ -41,6 +41,10 @@ class EpochRecord(NamedTuple):
     heldout_accuracy: float | None = None
     """Share of images that are not trained on classified right after the epoch, where a search
     looks at some."""
+    decoding: float | None = None
+    """Images a second that the processes which decode files can give, where some do."""
+    decoding_busy: float | None = None
+    """Share of the epoch in which they decoded: near 1, the network waits for them."""
 
 
 class Training:
@@ -113,6 +117,8 @@ class Training:
         loss, right = float(stats[LOSS].double() @ shares), float(stats[RIGHT].double().sum())
         seconds = time.perf_counter() - begin
         record = EpochRecord(self.epoch, loss, right / rows, rates[0], seconds, rows)
+        if decoding := self.batches.decoding_rate():
+            record = record._replace(decoding=decoding.per_second, decoding_busy=decoding.busy)
         self.epoch += 1
         self._whole = True
         yield record

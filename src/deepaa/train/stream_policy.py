@@ -16,7 +16,7 @@ from deepaa.ops import RESAMPLE_BITS, Operation, Table, bicubic_taps
 from deepaa.policy import Chains, Layers, Phase, Policy, Stage
 
 RESIZED_CROP = Operation("resized_crop")
-"""The default crop of ImageNet; its boxes are those of `deepaa.data.streaming`."""
+"""The default crop of ImageNet; its boxes are those of `deepaa.data.decoding`."""
 
 
 def crop_for(policy: Policy | None) -> Crop:

@@ -22,6 +22,14 @@ CONTAINERS = (dict, list, tuple)
 """What the samples in a list may be."""
 
 
+MOST_CHANNELS = 64
+"""Arrays of more are no images; tensors may have any number."""
+_WIDE = (
+    f"; for 16 bits declare their range, DeepAutoAugment(policy, value_range=(0, 65535)), or scale "
+    f"them to 8: {SCALE_16_BITS}"
+)
+
+
 def is_batch(node: Any) -> bool:
     """Whether this is a list of images, or of samples with images: each has a draw of its own.
 
@@ -126,7 +134,8 @@ def image_places(leaves: list[Any]) -> list[int]:
     if not (explicit or implicit):
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
-            "uint8 or float (H, W, C) with at most 4 channels, or a tensor (C, H, W) or "
+            f"uint8 or float (H, W, C) with at most {MOST_CHANNELS} channels, fewer than pixels "
+            "a side, or a tensor (C, H, W) or "
             f"(N, C, H, W); got {', '.join(map(_described, leaves)) or 'nothing'}"
             + next(filter(None, map(_advice, leaves)), "")
         )
@@ -201,13 +210,16 @@ def _is_image_array(leaf: Any) -> bool:
     if leaf.ndim == 2:
         return bool(leaf.dtype == np.uint8)
     known = (np.uint8, np.float16, np.float32, np.float64)
-    return leaf.ndim == 3 and leaf.shape[2] <= 4 and leaf.dtype in known
+    if leaf.ndim != 3 or leaf.dtype not in known:
+        return False
+    height, width, channels = leaf.shape
+    return bool(channels <= 4 or channels < min(height, width, MOST_CHANNELS + 1))
 
 
 def _advice(leaf: Any) -> str:
     """What to do with something that people take for an image."""
     if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint16 and leaf.ndim in (2, 3):
-        return f"; scale 16 bits to 8: {SCALE_16_BITS}"
+        return _WIDE
     if isinstance(leaf, np.ndarray) and leaf.ndim == 4:
         return "; give a batch of arrays as a list of its images: list(batch)"
     if isinstance(leaf, str | os.PathLike):

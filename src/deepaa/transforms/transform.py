@@ -31,6 +31,7 @@ from deepaa.ops import (
 )
 from deepaa.policy import Policy, load_policy
 from deepaa.transforms import inputs, targets
+from deepaa.transforms.value_range import ValueRange
 
 Array = np.ndarray[Any, Any]
 _LOCK = ForkSafeLock()
@@ -45,7 +46,7 @@ class DeepAutoAugment(nn.Module):
     dicts. The structure comes back the same. An image keeps its kind:
 
     - a PIL image, RGB or L;
-    - a numpy array, uint8 (H, W), or uint8 or float (H, W, C) with at most 4 channels;
+    - a numpy array, uint8 (H, W), or uint8 or float (H, W, C): C is at most 4, or below H and W;
     - a tensor, uint8 or float, (C, H, W), or (N, C, H, W) where each image has its own draw;
     - a `tv_tensors.Image`, or a `tv_tensors.Video` (T, C, H, W), whose frames share one draw.
 
@@ -65,6 +66,7 @@ class DeepAutoAugment(nn.Module):
     such as `[image, label]` or an image and its mask, is one sample.
 
     Float images lie in [0, 1] and are rounded to 8 bits on the way: augment before you normalise.
+    Other values, such as those of 16 bits, are taken where `value_range` declares them.
     No gradient flows back to them. Tensors come back contiguous, on the device they came from. The
     transform has no parameters. Like torchvision's it augments in `eval()` mode too: leave it out
     of the pipeline for validation.
@@ -88,6 +90,7 @@ class DeepAutoAugment(nn.Module):
         operations: Sequence[Operation] = (),
         cutout_targets: str = "keep",
         mask_fill: float = 0,
+        value_range: tuple[float, float] | None = None,
     ) -> None:
         """Load the policy if it is a name or a path.
 
@@ -98,8 +101,11 @@ class DeepAutoAugment(nn.Module):
             cutout_targets: "keep" leaves what cutout covers; "hide" gives masks the fill there, and
                 takes away boxes that are wholly under it and key points.
             mask_fill: The value of mask pixels that come from outside of the image.
+            value_range: The darkest and the brightest value of images that are neither uint8 nor
+                floats in [0, 1], such as (0, 65535). Changed images have 256 levels of it.
         """
         super().__init__()
+        self.value_range = None if value_range is None else ValueRange.checked(value_range)
         self.target_settings = targets.TargetSettings.checked(cutout_targets, mask_fill)
         if isinstance(policy, str | Path):
             policy = load_policy(policy, operations)
@@ -138,7 +144,8 @@ class DeepAutoAugment(nn.Module):
 
     def extra_repr(self) -> str:
         """The policy and the seed."""
-        return f"{self.policy}, seed={self.seed}"
+        declared = f", value_range={tuple(self.value_range)}" if self.value_range else ""
+        return f"{self.policy}, seed={self.seed}{declared}"
 
     @property
     def epoch(self) -> int:
@@ -166,6 +173,12 @@ class DeepAutoAugment(nn.Module):
                 "index has no meaning without a seed: use DeepAutoAugment(policy, seed=0)"
             )
         given = sample[0] if len(sample) == 1 else sample
+        if self.value_range is not None:
+            return self.value_range.apply(lambda given: self._augment(given, index), given)
+        return self._augment(given, index)
+
+    def _augment(self, given: Any, index: Any) -> Any:
+        """`forward` for one nested sample."""
         if inputs.is_plain_image(given):  # as below, without the cost of looking for it
             return self._augment_one(given, self._key(index), self.epoch)
         if not torch.compiler.is_compiling():
