@@ -29,7 +29,8 @@ from deepaa.cli.options import check_place
 from deepaa.data import DecodingRate, StreamedImages
 from deepaa.data.folder import all_images
 from deepaa.data.image_file import Reading
-from deepaa.data.streaming import StreamedBatch
+from deepaa.data.scan import usable_cores
+from deepaa.data.streaming import MOST_WORKERS, StreamedBatch
 from deepaa.models import build_model
 from deepaa.policy import compared_policy
 from deepaa.runs import write_json
@@ -198,6 +199,8 @@ def measure_stream(
     check_place(out, "stream.json")
     distributed.check_device(device)
     where = distributed.init(device)
+    if work.workers is None:
+        work = work._replace(workers=usable_cores(MOST_WORKERS))
     options = {**work._asdict(), "photos": photos and str(photos), "minutes": minutes}
     report = report_head("deepaa-bench-stream", [where.type], {**options, "device": str(where)})
     report["rates"] = []
@@ -298,7 +301,8 @@ def _scratch(beside: Path | None) -> Iterator[Path]:
 def stream_tables(report: dict[str, Any]) -> list[TextTable]:
     """The report as text."""
     options = report["options"]
-    title = "{model}, {size} x {size}, batch {batch}, {policy}, on {device}".format(**options)
+    text = "{model}, {size} x {size}, batch {batch}, {policy}, {workers} workers, on {device}"
+    title = text.format(**options)
     return [TextTable(title, COLUMNS, report["rates"])]
 
 
