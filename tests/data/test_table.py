@@ -73,6 +73,16 @@ def test_a_table_streams_with_workers(folder):
         assert torch.equal(a.images, b.images)
 
 
+def test_a_table_in_the_current_folder_may_name_whole_paths(pets, monkeypatch):
+    expected = read(pets).fingerprint
+    rows = [(pets / name if i % 2 else name, label) for i, (name, label) in enumerate(ROWS)]
+    write_csv(pets / "t.csv", "path,label", rows)
+    monkeypatch.chdir(pets)
+    for name in ("t.csv", "./t.csv"):
+        assert load_dataset(name).fingerprint == expected
+        assert len(StreamedImages(name, 8, train=True, workers=0)) == 6
+
+
 def test_paths_above_the_table_and_whole_ones_are_taken(folder, tmp_path):
     rows = [
         (file if i % 2 else os.path.relpath(file, tmp_path / "tables" / "deep"), label, part)
@@ -82,7 +92,7 @@ def test_paths_above_the_table_and_whole_ones_are_taken(folder, tmp_path):
     table = write_csv(tmp_path / "tables" / "deep" / "t.csv", "path,label,split", rows)
     found = load_dataset(table, size=20)
     assert found.fingerprint == load_dataset(folder, size=20).fingerprint
-    assert found.files[0] == "photos/train/cat/001.jpg"  # below what all have in common
+    assert found.files[0] == "train/cat/001.jpg"  # below what all have in common
 
 
 # Columns

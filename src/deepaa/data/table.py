@@ -52,7 +52,7 @@ def list_table(
         groups: The column of groups.
         outside_links: Follow links that lead out of the folder of the images.
     """
-    place = shown(path)
+    place, path = shown(path), path.absolute()
     given = columns if groups is None else {**columns, "group": groups}
     table = _read(path, given, place)
     files, kept, ignored = _files(path, table, place)
@@ -225,9 +225,10 @@ def _parts(
 
 
 def _root(folder: Path, files: Sequence[Path]) -> Path:
-    """The folder of the table, or one above it that has all files."""
-    folders = {os.path.dirname(file) for file in files}  # noqa: PTH120  # texts, of a million files
-    return Path(os.path.commonpath([folder, *folders]))
+    """The folder of the table if it has all files, or else the folder that all have in common."""
+    folders = {str(file).rpartition(os.sep)[0] or os.sep for file in files}
+    inside = os.path.commonpath([folder, *folders]) == str(folder)
+    return folder if inside else Path(os.path.commonpath(folders))
 
 
 def _check_files(listing: Listing, *, outside_links: bool) -> None:
