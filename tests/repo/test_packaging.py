@@ -62,7 +62,7 @@ def test_an_installation_brings_no_more_than_torch_torchvision_typer_and_safeten
 
 
 def test_extras_are_few_and_each_is_asked_for_by_name() -> None:
-    for_users = {"report": 2, "tensorboard": 1, "bench": 3}
+    for_users = {"report": 2, "tensorboard": 1, "bench": 3, "parquet": 1, "hf": 1}
     for_developers = {"test", "dev", "docs"}
     extras = PROJECT["optional-dependencies"]
     assert set(extras) == set(for_users) | for_developers

@@ -173,17 +173,17 @@ class DeepAutoAugment(nn.Module):
                 "index has no meaning without a seed: use DeepAutoAugment(policy, seed=0)"
             )
         given = sample[0] if len(sample) == 1 else sample
+        if self.value_range is None and inputs.is_plain_image(given):
+            return self._augment_one(given, self._key(index), self.epoch)  # the quick way
+        if not torch.compiler.is_compiling():
+            for told in targets.misread(given):
+                warnings.warn(told, stacklevel=4)  # where the user calls this module
         if self.value_range is not None:
             return self.value_range.apply(lambda given: self._augment(given, index), given)
         return self._augment(given, index)
 
     def _augment(self, given: Any, index: Any) -> Any:
         """`forward` for one nested sample."""
-        if inputs.is_plain_image(given):  # as below, without the cost of looking for it
-            return self._augment_one(given, self._key(index), self.epoch)
-        if not torch.compiler.is_compiling():
-            for told in targets.misread(given):
-                warnings.warn(told, stacklevel=4)  # where the user calls this module
         leaves, structure = tree_flatten(given, is_leaf=inputs.is_batch)
         with torch.no_grad():
             if lists := inputs.list_places(leaves):
