@@ -226,7 +226,7 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
     code, out, err = command(*CONTEST, "--out", "run")
     assert code == 0, err
     assert re.match(r"at most about \d+ s on this machine: pre-training .* contest \d+ s\n", err)
-    assert re.search(r"^contest: +[\d.]+ % after 1 epoch, no augmentation$", err, re.M)
+    assert re.search(r"^contest: +[\d.]+ % after 4 epochs, no augmentation$", err, re.M)
     content = json.loads((many / "run/contest.json").read_text())
     assert content["status"] == "finished"
     assert content["data"]["judge"] == {

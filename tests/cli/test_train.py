@@ -337,7 +337,7 @@ def test_a_recipe_gives_network_and_settings(command: Any) -> None:
     assert "weight decay 0.0005" in out
     assert "float32, not compiled" in out
     assert "cifar10" not in out, "what is known of other images says nothing of these"
-    more = ("--recipe", "wrn-40-2", "--epochs", 3, "--lr", "0.3", "--model", "small")
+    more = ("--recipe", "wrn-40-2-wd2e-4", "--epochs", 3, "--lr", "0.3", "--model", "small")
     code, out, err = command(*data, "--policy", "none", *more, "--dry-run")
     assert (code, out) == (2, "")
     assert "the recipe's warm-up of 5 epochs leaves nothing of 3; add --warmup" in err
