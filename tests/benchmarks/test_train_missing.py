@@ -26,7 +26,9 @@ from train_missing import (
 )
 
 from deepaa import load_policy
+from deepaa.policy import compared_policy
 from deepaa.runs import Run, is_in_use, read_history
+from deepaa.train import find_recipe
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "train_missing.py"
 
@@ -38,6 +40,16 @@ def keep(results: Path, entry: Entry, seed: int, seconds: float = 60.0, parallel
     settings = {"recipe": named.recipe, "data": named.data, "options": list(named.options)}
     content = {"entry": settings, "seconds": seconds, "parallel": parallel}
     path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("path", sorted((SCRIPT.parents[1] / "results").glob("*.toml")), ids=str)
+def test_lists_that_are_here_name_recipes_and_policies_that_exist(path: Path) -> None:
+    entries = read_list(path)
+    assert entries
+    for entry in entries:
+        assert find_recipe(str(entry.recipe), str(entry.data)).data.name == entry.data
+        assert compared_policy(entry.policy).depth
+        assert len(entry.seeds) >= 4, "fewer seeds compare nothing"
 
 
 def test_a_list_in_toml_or_json(tmp_path: Path) -> None:

@@ -104,11 +104,13 @@ class ContestProgress:
         """Nothing is shown before the first record."""
         self.contest, self.line = contest, line or ProgressLine()
         self._began, self._first = time.monotonic(), contest.passes
+        self._most: int | None = None  # until the next training is judged
 
     def __call__(self, record: ContestRecord) -> None:
         """Show one record; a judged candidate stays on the screen."""
         title = self.contest.candidates[record.candidate].title
         if isinstance(record, ContestEntry):
+            self._most = None
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
             self.line.message(
                 f"contest: {100 * record.accuracy:5.1f} % after {plural(record.length, 'epoch')}, "
@@ -124,7 +126,9 @@ class ContestProgress:
         seconds = time.monotonic() - self._began
         if not isinstance(plan, LengthPlan) or passes == self._first:
             return "?"
-        left = max(0, plan.most_passes(self.contest.table) - passes)
+        if self._most is None:
+            self._most = plan.most_passes(self.contest.table)
+        left = max(0, self._most - passes)
         return duration(left * seconds / (passes - self._first))
 
     def clear(self) -> None:
