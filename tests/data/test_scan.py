@@ -477,7 +477,7 @@ def report_from_here(folder: Path) -> None:
     distributed.init("cpu", timeout=60)
     seen = []
     plain = scan.read_image
-    scan.read_image = lambda path, reading: (seen.append(path), plain(path, reading))[1]  # type: ignore[assignment]
+    scan.read_image = lambda path, *how: (seen.append(path), plain(path, *how))[1]  # type: ignore[assignment]
     first = images(folder)
     count = len(seen)
     # one process alone cannot have others scan again: it says so, and both do

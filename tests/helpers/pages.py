@@ -79,6 +79,8 @@ def make_world(folder: Path) -> None:
     names = sorted(path.relative_to(folder) for path in (folder / "my_images").glob("*/*.png"))
     rows = "".join(f"{name},{name.parent.name}\n" for name in names)
     (folder / "labels.csv").write_text(f"path,species\n{rows}")
+    rows = "".join(f"{name},{name.parent.name},train,{k}\n" for k, name in enumerate(names))
+    (folder / "birds.csv").write_text(f"photo,species,fold,nest\n{rows}")
     pictures = np.random.default_rng(0).integers(0, 256, (60, 16, 16), np.uint8)
     np.savez(folder / "digits.npz", x=pictures, y=np.arange(60) % 10)
     np.savez(folder / "policy.npz", **authors())

@@ -105,7 +105,8 @@ class DataSpec:
             check_size(self.size)
         if self.on_bad_image not in ("stop", "skip"):
             raise ValueError(f"--on-bad-image should be stop or skip, got {self.on_bad_image!r}")
-        parse_columns(self.columns)
+        if self.columns is not None:
+            parse_columns(self.columns)
 
     @classmethod
     def from_options(
