@@ -106,6 +106,7 @@ def test_a_table_says_the_same_as_the_pattern(search: Any, folder: Path) -> None
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_an_array_names_the_groups_and_a_judge_is_set_aside(search: Any) -> None:
     asked = (*TINY, "--data", "many.npz", "--groups", "patient")
     code, out, err = search(*asked, "--dry-run")
@@ -148,6 +149,7 @@ def test_what_is_wrong_with_groups_is_one_line(
     ]
 
 
+@pytest.mark.slow
 def test_runs_from_before_the_judge_go_on_without_one(search: Any, folder: Path) -> None:
     few = (*TINY, "--data", "many.npz", "--splits", "400,300,200", "--steps", "2")
     assert search(*few, "--out", "run")[0] == 0

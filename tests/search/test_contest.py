@@ -280,7 +280,9 @@ def same_tables(first: ContestTable, second: ContestTable) -> bool:
     )
 
 
-@pytest.mark.parametrize("judges", [None, 100], ids=["folds", "part"])
+@pytest.mark.parametrize(
+    "judges", [pytest.param(None, marks=pytest.mark.slow), 100], ids=["folds", "part"]
+)
 def test_a_stopped_contest_goes_on_as_if_it_had_not_been(
     tmp_path: Path, judges: int | None, one_thread: None
 ) -> None:

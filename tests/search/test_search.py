@@ -370,6 +370,7 @@ def decided() -> tuple[State, State]:
     raise AssertionError("the layer is not held")
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_decided_ends_early() -> None:
     begun, held = decided()
     assert DECIDED.steps / 4 <= int(held["step"]) < DECIDED.steps

@@ -421,6 +421,7 @@ def spoiler_null() -> np.ndarray:
     return null_uses(world, LONG, SPOILERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_spoilers_are_avoided(seed: int) -> None:
     world = small_world(brightnesses(200, 1), brightnesses(400, 2), space=SPOILED, seed=seed)
@@ -441,6 +442,7 @@ def test_with_permuted_labels_nothing_is_found() -> None:
     assert low <= mean_use(search.policy, SPOILERS, 30) <= high
 
 
+@pytest.mark.slow
 def test_a_planted_gain_is_found() -> None:
     """Validation images are negatives, so networks have to be shown some."""
 
