@@ -24,11 +24,11 @@ REFERENCES = ("none", "crop-flip")
 """No augmentation, then crop and flip."""
 SEPARATED = 2.0
 """Standard errors by which a winner is ahead of the reference, and by which one catches up."""
+SEPARATED_LATER = 2.5
+"""The same where the difference is one that is predicted for the target."""
 FALSE_WINNERS = 0.1
 """How often a winner may be named where all candidates are as good as the reference; the proof
 refuses about half of those."""
-SEPARATED_LATER = 2.5
-"""The same where the difference is one that is predicted for the target."""
 USUAL_EFFECT = 0.05
 """Standard deviation of what augmentation is worth, before anything is trained."""
 BETTER_REFERENCE = 1.0
@@ -249,16 +249,15 @@ def _separated(
     And the best of all rows would be so far ahead by chance in one contest of ten at most.
     """
     rows = [standing.now[name] - standing.now[reference] for name in rivals]
-    limits = [(SEPARATED, 0.0)] * len(rivals)
+    found = [(standing.ahead(name, reference), SEPARATED) for name in rivals]
     if standing.left and standing.before:
         rows += [standing.gaps_at_target(name, reference) for name in rivals]
-        own = [standing.curve_error(name, reference) for name in rivals]
-        limits += [(SEPARATED_LATER if each else SEPARATED, each) for each in own]
+        for name in rivals:
+            errors = SEPARATED_LATER if standing.is_predicted(name, reference) else SEPARATED
+            found.append((standing.at_target(name, reference), errors))
     apart = []
     chances = _chances(torch.stack(rows)).tolist()
-    for row, (errors, own_error), chance in zip(rows, limits, chances, strict=True):
-        mean, error = estimate(row, standing.sizes)
-        error = math.hypot(error, own_error)
+    for ((mean, error), errors), chance in zip(found, chances, strict=True):
         needed = errors * error * math.hypot(1, error / USUAL_EFFECT)
         apart.append(mean >= needed and chance <= FALSE_WINNERS)
     now, later = apart[: len(rivals)], apart[-len(rivals) :]
@@ -304,12 +303,13 @@ def staying(
     limit = LEAVES_LATER if standing.before else LEAVES
 
     def stays(name: str) -> bool:
-        mean, error = standing.ahead(name, leader)
-        behind = mean + standing.allowance(name, leader) <= -limit * error
-        if name in references:  # it is what others are compared with, unless there is a better one
+        if name in references:  # others are compared with it, unless there is a better one
             weaker = standing.strength[name] < standing.strength[reference]
             mean, error = standing.ahead(name, reference)
             behind = weaker and mean <= -limit * error
+        else:
+            mean, error = standing.ahead(name, leader)
+            behind = mean + standing.allowance(name, leader) <= -limit * error
         return not behind or standing.gains(name, leader)
 
     return [name for name in standing.names if stays(name)]
@@ -329,9 +329,8 @@ def foremost(
     augmentation is not left behind because the trainings are short.
     """
     standing = _standing(table, length, target)
-    images = float(standing.sizes.sum())
     rivals = [name for name in names if name not in references]
-    rivals.sort(key=lambda name: float(standing.wrong_at_target(name).sum()) / max(images, 1.0))
+    rivals.sort(key=lambda name: float(standing.wrong_at_target(name).sum()))
     kept = {name for name in names if name in references}
     kept |= {*rivals[: max(1, count - len(kept))]}
     return [name for name in names if name in kept]
@@ -345,7 +344,7 @@ def pick(
     A candidate wins if it is separated from the reference, by 2 standard errors and by a test that
     knows how many candidates there are; the best of them at the longest schedule leads. A stronger
     one is preferred if it gained more than 2 standard errors on the leader since the length before
-    and, in a line over log epochs, reaches the leader at the target, where it must be separated
+    and, by the learning curve, reaches the leader at the target, where it must be separated
     from the reference as well. Otherwise the reference wins.
 
     Args:
