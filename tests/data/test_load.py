@@ -23,8 +23,9 @@ from torchvision import datasets
 
 import deepaa
 from deepaa.data.arrays import DATASETS
+from deepaa.data.embedded import embedded_is_intact, load_embedded
 from deepaa.data.image_file import Reading
-from deepaa.data.load import DataSpec, as_images, embedded_is_intact, load_dataset, load_embedded
+from deepaa.data.load import DataSpec, as_images, load_dataset
 from deepaa.data.parts import SearchSubset, held_out, search_splits
 from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import (

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from deepaa.data import parts
-from deepaa.data.load import as_images, load_dataset, load_embedded
+from deepaa.data.embedded import load_embedded
+from deepaa.data.load import as_images, load_dataset
 from deepaa.data.parts import (
     KEPT,
     LEAST_JUDGED,

@@ -16,9 +16,10 @@ from forks import TORCH, Program, as_ranks, in_forks
 from PIL import Image
 
 from deepaa.data import scan
+from deepaa.data.embedded import load_embedded
 from deepaa.data.folder import list_images
 from deepaa.data.image_file import Reading, Reason
-from deepaa.data.load import load_dataset, load_embedded, load_images
+from deepaa.data.load import load_dataset, load_images
 from deepaa.data.scan import BadImagesError, ScanReport, read_images, scan_images
 from deepaa.data.streaming import StreamedImages
 

@@ -10,9 +10,10 @@ import torch
 from packed import png, shards_of, write_tar
 from photos import save_photos
 
-from deepaa.data.load import DataSpec, absolute_source, load_dataset, load_images
+from deepaa.data.load import DataSpec, load_dataset, load_images
 from deepaa.data.scan import BadImagesError
 from deepaa.data.shards import braces, find_shards, list_shards, shard_part
+from deepaa.data.sources import absolute_source
 from deepaa.data.splits import NoTestPartError
 from deepaa.data.streaming import StreamedImages
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.data.splits import Splits, check_labels, default_sizes, stratified_splits
 
 

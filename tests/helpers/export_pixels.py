@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.export import albumentations as to_albumentations
 from deepaa.ops.conversions import tensor_to_pil
 from deepaa.ops.kernels_pil import KERNELS

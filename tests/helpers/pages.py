@@ -106,7 +106,7 @@ def make_world(folder: Path) -> None:
 def _write_pictures(folder: Path) -> None:
     from PIL import Image
 
-    from deepaa.data.load import load_embedded
+    from deepaa.data.embedded import load_embedded
 
     data = load_embedded()
     rows = ["file,group\n"]
@@ -151,7 +151,7 @@ def names_for_pages() -> dict[str, Any]:
     from torchvision.transforms import v2
 
     import deepaa
-    from deepaa.data.load import load_embedded
+    from deepaa.data.embedded import load_embedded
     from deepaa.models import build_model
 
     data = load_embedded()

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from oracle import every_row, pil_batch, random_uniform
 from torch import Tensor
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.ops import kernels_c, kernels_torch
 from deepaa.ops.apply import Draw, apply_batch, apply_pil
 from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil

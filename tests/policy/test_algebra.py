@@ -13,7 +13,7 @@ import torch
 from PIL.Image import Image
 from torchvision.transforms.v2 import functional as vision
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.ops import apply_batch, apply_pil
 from deepaa.ops.rng import sample_keys
 from deepaa.ops.space import CIFAR, IMAGENET, Operation, Row, Table

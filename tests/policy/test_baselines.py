@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw, ImageOps
 from policy_text import loads
 from torchvision.transforms import InterpolationMode, autoaugment, functional as F, v2
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.ops import kernels_c, kernels_torch
 from deepaa.ops.apply import Draw, apply_batch, run_pil
 from deepaa.ops.conversions import pil_to_tensor, tensor_to_pil

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.ops.apply import run_pil
 from deepaa.ops.rng import sample_key
 from deepaa.ops.space import CIFAR, Operation, Space, Table

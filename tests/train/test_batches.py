@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.data.splits import batch_rows, batch_sizes
 from deepaa.models import build_model
 from deepaa.ops.apply import apply_batch

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.data import DataSpec
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.data.splits import LabelledImages
 from deepaa.distributed import check_device
 from deepaa.models import build_model

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.models import build_model, channel_statistics
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import sample_keys

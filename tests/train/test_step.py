@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from deepaa.data.load import load_embedded
+from deepaa.data.embedded import load_embedded
 from deepaa.models import build_model, channel_statistics
 from deepaa.policy.load import load_policy
 from deepaa.train.batches import ImageBatches

@@ -14,8 +14,6 @@ from deepaa.data.equal_images import warn_of_equal_images as warn_of_equal_image
 from deepaa.data.image_file import Reading as Reading
 from deepaa.data.load import (
     DataSpec as DataSpec,
-    absolute_root as absolute_root,
-    absolute_source as absolute_source,
     as_images as as_images,
     load_dataset as load_dataset,
     load_images as load_images,
@@ -40,6 +38,8 @@ from deepaa.data.some_classes import (
     load_class_images as load_class_images,
 )
 from deepaa.data.sources import (
+    absolute_root as absolute_root,
+    absolute_source as absolute_source,
     fetch as fetch,
     lists_files as lists_files,
     source_name as source_name,

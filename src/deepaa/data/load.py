@@ -14,13 +14,7 @@ from torch import Tensor
 
 from deepaa.data import arrays, splits
 from deepaa.data.columns import parse_columns
-from deepaa.data.embedded import (
-    EMBEDDED as EMBEDDED,
-    embedded_is_intact as embedded_is_intact,
-    embedded_sheet,
-    load_embedded as load_embedded,
-    read_embedded,
-)
+from deepaa.data.embedded import EMBEDDED, embedded_sheet, read_embedded
 from deepaa.data.equal_images import warn_of_equal_images
 from deepaa.data.groups import given_groups, kept_groups, npz_groups
 from deepaa.data.hugging_face import is_dataset
@@ -38,8 +32,8 @@ from deepaa.data.scan import (
     show_nothing,
 )
 from deepaa.data.sources import (
-    absolute_root as absolute_root,
-    absolute_source as absolute_source,
+    absolute_root,
+    absolute_source,
     has_columns,
     list_source,
     lists_files,
