@@ -175,7 +175,7 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     def bytes_read() -> int:
         before = int(counters.read_text().split()[1])  # rchar
-        with pytest.raises(ValueError, match="a.tar"):
+        with pytest.raises(ValueError, match=r"a\.tar"):
             DataSpec(str(path)).load()
         return int(counters.read_text().split()[1]) - before
 
