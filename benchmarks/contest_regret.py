@@ -13,16 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from full_length import FullLength, shuffled
 
 from deepaa.data import DataSpec, LabelledImages
 from deepaa.search import ContestConfig, SearchRequest, SettingsRequest, open_search
-from deepaa.search.contest import Contest, ContestEntry, ContestTable
-from deepaa.search.contest.plan import Job, Plan, Rung
+from deepaa.search.contest import Contest, ContestEntry
 
 FULL_SEED = 2000
 """Of the trainings in full length: no rung and no proof uses it."""
@@ -30,33 +29,11 @@ ALWAYS = ("none", "crop-flip", "trivialaugment-wide", "found")
 """Choices that need no contest; the last is what a bare search gives."""
 
 
-@dataclass(frozen=True)
-class FullLength(Plan):
-    """One training of every candidate for the target, and no proof."""
-
-    def rungs(self, table: ContestTable) -> list[Rung]:
-        """The only one."""
-        return [Rung(self.target, list(self.names), (FULL_SEED,))]
-
-    def next_jobs(self, table: ContestTable) -> list[Job]:
-        """Those that are missing."""
-        done = {entry.candidate for entry in table.entries}
-        return [Job(name, self.target, FULL_SEED) for name in self.names if name not in done]
-
-
 def subset(data: LabelledImages, images: int | None, seed: int) -> LabelledImages:
     """So many of the images, as many of each class as there are alike in all, by seed."""
     if images is None or images >= len(data.labels):
         return data
-    generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(data.labels), generator=generator)
-    labels = data.labels[order]
-    rank = torch.zeros_like(labels)  # of an image in its class
-    for label in labels.unique():
-        own = labels == label
-        rank[own] = torch.arange(int(own.sum()))
-    kept = order[rank.argsort(stable=True)[:images]].sort().values
-    return data.part(kept)
+    return data.part(shuffled(data.labels, seed)[:images].sort().values)
 
 
 def regret(
@@ -75,7 +52,7 @@ def regret(
         assert proved.contest is not None
         result, searched = proved.contest.result, time.perf_counter() - began
         plan = proved.contest.contest.plan
-        full = FullLength(plan.names, plan.target, 0)
+        full = FullLength(plan.names, plan.target, 0, FULL_SEED)
         candidates = list(proved.contest.contest.candidates.values())
         trainings = Contest(candidates, proved.images, proved.network, full)
         for record in trainings:
