@@ -4,8 +4,11 @@ Usage: python benchmarks/contest_regret.py --data cifar10.npz --images 1000 --ou
 
 Each seed takes other images, searches, and holds a contest, as `deepaa search` does. Then every
 candidate is trained once more, in full length: `--target-epochs`, from new weights. The regret of
-a choice is the accuracy of the best candidate there minus that of the chosen one, on judge images
-that chose nothing. Seeds that the file has are not run again.
+a choice is the accuracy of the best candidate there minus that of the chosen one. With `--images`
+these networks train on all of those images, and up to 10,000 others tell, so that few images are
+judged by many; otherwise the judge's half that chose nothing does. The best of many is a little
+too good by chance; `noise` is how much of that there would be if all candidates were alike. Seeds
+that the file has are not run again.
 """
 
 from __future__ import annotations
@@ -18,29 +21,46 @@ from typing import Any
 
 import torch
 from full_length import FullLength, shuffled
+from torch import Tensor
 
 from deepaa.data import DataSpec, LabelledImages
 from deepaa.search import ContestConfig, SearchRequest, SettingsRequest, open_search
-from deepaa.search.contest import Contest, ContestEntry
+from deepaa.search.contest import Contest, ContestEntry, JudgedImages
 
 FULL_SEED = 2000
 """Of the trainings in full length: no rung and no proof uses it."""
 ALWAYS = ("none", "crop-flip", "trivialaugment-wide", "found")
 """Choices that need no contest; the last is what a bare search gives."""
+MOST_JUDGES, RESAMPLES = 10_000, 500
 
 
-def subset(data: LabelledImages, images: int | None, seed: int) -> LabelledImages:
-    """So many of the images, as many of each class as there are alike in all, by seed."""
-    if images is None or images >= len(data.labels):
-        return data
-    return data.part(shuffled(data.labels, seed)[:images].sort().values)
+def images_of(whole: LabelledImages, given: argparse.Namespace) -> int:
+    """Images that a seed takes."""
+    return min(given.images or len(whole.labels), len(whole.labels))
+
+
+def luck_of_the_best(correct: Tensor) -> float:
+    """How far the best of equal candidates would be above its true accuracy, by images alone.
+
+    `correct` (K, N) holds the answers of K networks on the same N images: the mean over resampled
+    images of the largest deviation. What other seeds of the networks would change is not in it.
+    """
+    images = correct.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randint(images, (RESAMPLES, images), generator=generator)
+    counts = torch.zeros(RESAMPLES, images, dtype=torch.float64)
+    counts.scatter_add_(1, drawn, torch.ones_like(counts))
+    deviations = (correct - correct.mean(1, keepdim=True)) @ counts.T / images
+    return float(deviations.amax(0).mean())
 
 
 def regret(
-    data: LabelledImages, seed: int, given: argparse.Namespace, device: torch.device
+    whole: LabelledImages, seed: int, given: argparse.Namespace, device: torch.device
 ) -> dict[str, Any]:
     """What one search and contest chose, and how all candidates do in full length."""
-    began = time.perf_counter()
+    began, count = time.perf_counter(), images_of(whole, given)
+    order = shuffled(whole.labels, seed)
+    data = whole if count == len(order) else whole.part(order[:count])
     contest = ContestConfig(given.contest_passes, given.target_epochs)
     settings = SettingsRequest(
         preset=given.preset, fields={"seed": seed}, model=given.model, changes=given.set
@@ -51,21 +71,25 @@ def regret(
             pass
         assert proved.contest is not None
         result, searched = proved.contest.result, time.perf_counter() - began
-        plan = proved.contest.contest.plan
+        plan, images = proved.contest.contest.plan, proved.images
+        if count < len(order):
+            judge = torch.arange(count, min(count + MOST_JUDGES, len(order)))
+            images = JudgedImages.of(whole.part(order[: count + len(judge)]), judge)
         full = FullLength(plan.names, plan.target, 0, FULL_SEED)
         candidates = list(proved.contest.contest.candidates.values())
-        trainings = Contest(candidates, proved.images, proved.network, full)
+        trainings = Contest(candidates, images, proved.network, full)
         for record in trainings:
             if isinstance(record, ContestEntry):
                 print(f"  {record.candidate}: {100 * record.accuracy:.2f} %", flush=True)
         table = trainings.table
-        proves = ~table.chooses
-        accuracy = {e.candidate: float(e.correct[proves].double().mean()) for e in table.entries}
+        proves = ~table.chooses if count == len(order) else torch.ones_like(table.chooses)
+        correct = {e.candidate: e.correct[proves].double() for e in table.entries}
+        accuracy = {name: float(answers.mean()) for name, answers in correct.items()}
         chosen = {"contest": result.winner.name, **{name: name for name in ALWAYS}}
         best = max(accuracy.values())
         return {
             "data": data.name,
-            "images": len(data.labels),
+            "images": count,
             "seed": seed,
             "network": proved.network.name,
             "lr": proved.network.config.lr,
@@ -74,6 +98,7 @@ def regret(
             "chosen": result.winner.name,
             "sentence": result.sentence,
             "accuracy": accuracy,
+            "noise": luck_of_the_best(torch.stack(list(correct.values()))),
             "regret": {
                 who: best - accuracy[name] for who, name in chosen.items() if name in accuracy
             },
@@ -102,11 +127,11 @@ def main() -> None:
     rows = json.loads(given.out.read_text()) if given.out.exists() else []
     whole = DataSpec.from_options(given.data, size=given.size, root=given.root).load()
     for seed in range(given.seeds):
-        data = subset(whole, given.images, seed)
-        if any((row["images"], row["seed"]) == (len(data.labels), seed) for row in rows):
+        count = images_of(whole, given)
+        if any((row["images"], row["seed"]) == (count, seed) for row in rows):
             continue
-        print(f"{data.name}, {len(data.labels):,} images, seed {seed}", flush=True)
-        rows.append(regret(data, seed, given, torch.device(given.device)))
+        print(f"{whole.name}, {count:,} images, seed {seed}", flush=True)
+        rows.append(regret(whole, seed, given, torch.device(given.device)))
         given.out.write_text(json.dumps(rows, indent=1) + "\n")
         print(f"  chosen: {rows[-1]['chosen']}", flush=True)
     for who in ("contest", *ALWAYS):

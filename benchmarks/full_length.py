@@ -31,7 +31,7 @@ def shuffled(labels: Tensor, seed: int) -> Tensor:
     """All indices in an order by seed, whose beginnings have as many images of each class."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     rank = torch.zeros_like(labels)  # of an image in its class
-    for label in labels.unique():
+    for label in torch.unique(labels):
         own = labels[order] == label
         rank[own] = torch.arange(int(own.sum()))
     return order[rank.argsort(stable=True)]
