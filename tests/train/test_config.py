@@ -157,7 +157,7 @@ def test_recipes_are_computed_as_they_say_on_cuda(name: str) -> None:
     slow = replace(train, precision="float32", compile=False)
     assert device_settings(slow, ("precision", "compile"), CUDA, few, recipe=True) == slow
     cpu = device_settings(train, (), CPU, few, recipe=True)
-    assert (cpu.precision, cpu.channels_last, cpu.compile) == ("float32", False, False)
+    assert (cpu.precision, cpu.channels_last, cpu.compile) == ("float32", True, False)
 
 
 @pytest.mark.usefixtures("new_gpu")

@@ -77,7 +77,7 @@ class TrainConfig:
     precision: str = "float32"
     """float32, or bfloat16 for the forward pass (autocast); weights stay as they are."""
     channels_last: bool = False
-    """Whether images and weights keep channels innermost, which convolutions on CUDA prefer."""
+    """Whether images and weights keep channels innermost, which convolutions prefer."""
     compile: bool = False
     """Whether the network is compiled, which takes a while and pays in long trainings."""
     tune: bool = False
@@ -316,5 +316,5 @@ def device_settings(
     cuda = device.type == "cuda"
     choices: dict[str, Any] = {"precision": precision_on(device)}
     if not (cuda and recipe):
-        choices |= {"channels_last": cuda, "compile": cuda and passes >= WORTH_COMPILING}
+        choices |= {"channels_last": True, "compile": cuda and passes >= WORTH_COMPILING}
     return replace(config, **{name: v for name, v in choices.items() if name not in named})
