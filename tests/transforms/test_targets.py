@@ -296,7 +296,6 @@ NAN = float("nan")
         ((IMAGE, points([1, NAN])), "KeyPoints should have finite coordinates, got nan"),
         ((IMAGE, boxes([1, 1, 2, 2], size=(24, 16))), r"canvas_size \(24, 16\).*image is 16 x 24"),
         ((IMAGE, points([1, 1], size=(8, 8))), r"KeyPoints have canvas_size \(8, 8\)"),
-        ((IMAGE, boxes([1.0, 1, 2, 2, 30], kind="XYWHR")), "format XYWHR are not moved"),
         ((IMAGE, tv_tensors.Mask(noise(2, 8, 24))), r"\(..., 16, 24\) as its image.*\(2, 8, 24\)"),
         ((IMAGE, noise(3, 8, 8), tv_tensors.Mask(noise(8, 8))), r"\(..., 16, 24\)"),
         (([IMAGE, IMAGE], [target(0)]), "should have one length.*have 2 and 1"),

@@ -25,9 +25,13 @@ from deepaa.ops.conversions import (
 )
 from deepaa.ops.geometry import (
     Layer as Layer,
+    cut_polygons as cut_polygons,
+    fit_rectangles as fit_rectangles,
     move_boxes as move_boxes,
     move_points as move_points,
+    move_rectangles as move_rectangles,
     moving_layers as moving_layers,
+    rectangle_corners as rectangle_corners,
     source_index as source_index,
     track as track,
 )

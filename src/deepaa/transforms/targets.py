@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from deepaa.ops import Layer, Table, move_boxes, moving_layers, source_index, track
+from deepaa.ops import (
+    Layer,
+    Table,
+    cut_polygons,
+    fit_rectangles,
+    move_boxes,
+    move_rectangles,
+    moving_layers,
+    rectangle_corners,
+    source_index,
+    track,
+)
 from deepaa.transforms import inputs
 
 CUTOUT_TARGETS = ("keep", "hide")
@@ -29,7 +40,12 @@ USUAL_NAMES = {
     "KeyPoints": ("keypoints", "kpts"),
 }
 """What targets are called in the dictionaries of other libraries."""
+ROTATED = {"XYWHR": 5, "CXCYWHR": 5, "XYXYXYXY": 8}
+"""The formats of rotated boxes, and how many numbers a box has."""
+SLACK = 1.0
+"""Pixels by which corners may be off, as they are where somebody rounded them."""
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 Steps = Sequence[tuple[int, Sequence[float]]]
 
 
@@ -77,10 +93,13 @@ class Mover:
                 )
             numbers = plain.to("cpu", torch.float64).numpy()
             if not np.isfinite(numbers).all():
-                bad = numbers[~np.isfinite(numbers)][0]
-                raise ValueError(f"{name} should have finite coordinates, got {bad}")
+                bad = tuple(np.argwhere(~np.isfinite(numbers))[0].tolist())
+                raise ValueError(
+                    f"{name} should have finite coordinates, got {numbers[bad]} at {list(bad)}"
+                )
             if isinstance(leaf, tv.BoundingBoxes):
-                out = self._boxes(numbers, leaf.format.value, _is_whole(plain))
+                kind, whole = leaf.format.value, _is_whole(plain)
+                out = (self._rotated if kind in ROTATED else self._boxes)(numbers, kind, whole)
             else:
                 out = self._points(numbers, _is_whole(plain))
             moved = torch.from_numpy(np.ascontiguousarray(out)).to(plain.device, plain.dtype)
@@ -108,11 +127,6 @@ class Mover:
 
     def _boxes(self, boxes: Floats, kind: str, whole: bool) -> Floats:
         """Boxes of a format, as whole numbers around the hull if `whole`."""
-        if kind not in ("XYXY", "XYWH", "CXCYWH"):
-            raise ValueError(
-                f"boxes of format {kind} are not moved, because shear leaves no rectangle: convert "
-                "them to XYXY, or give their corners as KeyPoints"
-            )
         first, last = boxes[..., :2], boxes[..., 2:]
         corners = {
             "XYXY": lambda: (first, last),
@@ -137,10 +151,23 @@ class Mover:
         turned = (flat[:, 2:] < flat[:, :2]).any(-1)
         outside = (flat[:, 2:] < 0).any(-1) | (flat[:, :2] > (width, height)).any(-1)
         where = f"its image of {height} x {width}"
-        for bad, what in ((turned, "ends before it begins, in"), (outside, "lies outside of")):
-            if bad.any():
-                place = int(bad.argmax())
-                raise ValueError(f"box {place}, {given[place].tolist()} in {kind}, {what} {where}")
+        _refuse(turned, given, kind, f"ends before it begins, in {where}")
+        _refuse(outside, given, kind, f"lies outside of {where}")
+
+    def _rotated(self, boxes: Floats, kind: str, whole: bool) -> Floats:
+        """Boxes of a rotated format."""
+        numbers = ROTATED[kind]
+        if boxes.size and boxes.shape[-1] != numbers:
+            raise ValueError(f"a box in {kind} has {numbers} numbers, got {boxes.shape[-1]}")
+        if whole:
+            raise ValueError(f"boxes in {kind} should be floating point, got whole numbers")
+        flat = boxes.reshape(-1, numbers)
+        rectangles = _as_rectangles(flat, kind)
+        outside = np.isnan(cut_polygons(rectangle_corners(rectangles), *self.size, beyond=SLACK))
+        where = f"its image of {self.size[0]} x {self.size[1]}"
+        _refuse(outside.any((1, 2)), flat, kind, f"lies outside of {where}")
+        moved = move_rectangles(rectangles, self.layers, *self.size, hide=self.hide)
+        return _as_format(moved, kind).reshape(boxes.shape)
 
     def _points(self, points: Floats, whole: bool) -> Floats:
         """Points (..., 2); whole numbers name pixels, so that their centres are moved."""
@@ -151,6 +178,39 @@ class Mover:
         moved = np.floor(moved) if whole else moved
         out: Floats = np.where((lost & inside)[..., None], LOST, moved)
         return out
+
+
+def _refuse(bad: Bools | np.bool_, boxes: Floats, kind: str, what: str) -> None:
+    """An error about the first bad box, if there is one."""
+    if bad.any():
+        place = int(bad.argmax())
+        raise ValueError(f"box {place}, {boxes[place].tolist()} in {kind}, {what}")
+
+
+def _as_rectangles(boxes: Floats, kind: str) -> Floats:
+    """Centre, size and angle of rotated boxes of any format."""
+    if kind != "XYXYXYXY":
+        _refuse((boxes[:, 2:4] < 0).any(-1), boxes, kind, "has a negative width or height")
+        if kind == "CXCYWHR":
+            return boxes
+        # as far from the first corner as the third one of a box about it is from its centre
+        return np.concatenate((rectangle_corners(boxes)[:, 2], boxes[:, 2:]), -1)
+    corners = boxes.reshape(-1, 4, 2)
+    rectangles = fit_rectangles(corners)
+    off = np.abs(rectangle_corners(rectangles) - corners).max((1, 2), initial=0)
+    what = "is no rectangle with corners top left, top right, bottom right, bottom left"
+    _refuse(off > SLACK, boxes, kind, what)
+    return rectangles
+
+
+def _as_format(rectangles: Floats, kind: str) -> Floats:
+    """Centres, sizes and angles as a format of rotated boxes."""
+    if kind == "CXCYWHR":
+        return rectangles
+    corners = rectangle_corners(rectangles)
+    if kind == "XYXYXYXY":
+        return corners.reshape(-1, 8)
+    return np.concatenate((corners[:, 0], rectangles[:, 2:]), -1)
 
 
 def _is_whole(values: Tensor) -> bool:
