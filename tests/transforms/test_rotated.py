@@ -172,6 +172,12 @@ def test_policies_one_after_another_take_what_they_give() -> None:
             found = found if index % 5 else convert(boxes(), kind)
 
 
+def test_what_rounding_put_beside_the_image_has_vanished() -> None:
+    given = boxes([[-4.5, 10, 8, 4, 0], [20, 38, 8, 8, 45]])  # half a pixel, a third of one
+    out = DeepAutoAugment(Policy.always(Operation("invert")))(noise(3, *SIZE), given)[1]
+    assert plain(out).tolist() == [[0, 10, 0, 0, 0], [20, 32, 0, 0, 45]]
+
+
 NAN = float("nan")
 SQUARE = [10.0, 10, 20, 10, 20, 20, 10, 20]
 
