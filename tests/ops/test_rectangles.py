@@ -1,4 +1,4 @@
-"""geometry.py: turned rectangles, against slow ways to say the same."""
+"""rectangles.py: turned rectangles, against slow ways to say the same."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from hypothesis import given, settings, strategies as st
 from deepaa.ops.geometry import (
     MOVING,
     Layer,
-    cut_polygons,
-    fit_rectangles,
     move_boxes,
     move_points,
-    move_rectangles,
     moving_layers,
+)
+from deepaa.ops.rectangles import (
+    cut_polygons,
+    fit_rectangles,
+    move_rectangles,
     rectangle_corners,
 )
 from deepaa.ops.space import Operation, Table

@@ -25,18 +25,20 @@ from deepaa.ops.conversions import (
 )
 from deepaa.ops.geometry import (
     Layer as Layer,
-    cut_polygons as cut_polygons,
-    fit_rectangles as fit_rectangles,
     move_boxes as move_boxes,
     move_points as move_points,
-    move_rectangles as move_rectangles,
     moving_layers as moving_layers,
-    rectangle_corners as rectangle_corners,
     source_index as source_index,
     track as track,
 )
 from deepaa.ops.own_operations import check_own_operations as check_own_operations
 from deepaa.ops.plan import BLENDS as BLENDS, ForkSafeLock as ForkSafeLock, to_device as to_device
+from deepaa.ops.rectangles import (
+    cut_polygons as cut_polygons,
+    fit_rectangles as fit_rectangles,
+    move_rectangles as move_rectangles,
+    rectangle_corners as rectangle_corners,
+)
 from deepaa.ops.resized_crop import (
     CANDIDATES as CANDIDATES,
     RESAMPLE_BITS as RESAMPLE_BITS,
