@@ -30,13 +30,13 @@ from deepaa.search.contest import (
     Candidate,
     Contest,
     ContestEntry,
+    ContestRequest,
     JudgedImages,
     contest_network,
 )
 from deepaa.search.contest.candidates import named_candidates
-from deepaa.train import TrainConfig, device_settings
 
-NAMED = ("none", "crop-flip", "trivialaugment", "trivialaugment-wide")
+NAMED = ("none", "crop-flip", "trivialaugment-wide")
 Row = dict[str, Any]
 
 
@@ -76,7 +76,8 @@ def of_seed(whole: LabelledImages, seed: int, given: argparse.Namespace) -> Row:
         uses[name] = {k: round(v, 3) for k, v in found.expected_uses().items() if v}
         print(f"  {name}: {found.depth} layers, {uses[name]}", flush=True)
         candidates += forms(name, found)
-    config = device_settings(TrainConfig(), (), given.device, given.epochs * count, recipe=False)
+    request = ContestRequest(DataSpec(given.data), changes=tuple(given.set))
+    config = request.settings(given.device, given.epochs * count)
     network = contest_network(images, given.model, config, given.device)
     plan = FullLength(tuple(each.name for each in candidates), given.epochs, 0, seed)
     contest = Contest(candidates, images, network, plan)
@@ -91,6 +92,7 @@ def of_seed(whole: LabelledImages, seed: int, given: argparse.Namespace) -> Row:
         "seed": seed,
         "epochs": given.epochs,
         "network": network.name,
+        "set": given.set,
         "preset": given.preset,
         "searches": given.search,
         "uses": uses,
@@ -128,6 +130,7 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--preset")
     parser.add_argument("--search", action="append", metavar="NAME:SETTING=VALUE,...")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", type=torch.device, default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()

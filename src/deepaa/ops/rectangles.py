@@ -1,7 +1,7 @@
 """Rectangles at any angle, which go with an image as rotated boxes do.
 
-Coordinates are those of `deepaa.ops.geometry`. A rectangle (5,) is centre x and y, width, height, and
-degrees anticlockwise as one sees them; its corners, at 0 degrees, are the top left, top right,
+Coordinates are those of `deepaa.ops.geometry`. A rectangle (5,) is centre x and y, width, height,
+and degrees anticlockwise as one sees them; its corners, at 0 degrees, are the top left, top right,
 bottom right and bottom left one.
 """
 
