@@ -47,7 +47,8 @@ def searched(
     settings = SettingsRequest(
         preset=given.preset, fields={"seed": seed}, model=given.model, changes=changes
     )
-    with open_search(SearchRequest(settings, data), None, device=given.device) as search:
+    request = SearchRequest(settings, data, contest=None)
+    with open_search(request, None, device=given.device) as search:
         for _ in search:
             pass
         return search.found
