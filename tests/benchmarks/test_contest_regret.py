@@ -1,4 +1,4 @@
-"""The benchmark of regrets: its subsets, and one run of it on few images."""
+"""The benchmark of regrets: how lucky the best is, and one run of it on few images."""
 
 from __future__ import annotations
 
@@ -9,25 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from contest_regret import ALWAYS, subset
-
-from deepaa.data import LabelledImages
+from contest_regret import ALWAYS, luck_of_the_best
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "contest_regret.py"
 
 
-def test_a_subset_has_as_many_of_each_class_and_is_another_for_another_seed() -> None:
-    labels = torch.tensor([0] * 50 + [1] * 30 + [2] * 4)
-    images = torch.arange(84, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 8, 8)
-    data = LabelledImages(images, labels, ("a", "b", "c"), "numbers", "")
-    found, other = subset(data, 30, 0), subset(data, 30, 1)
-    assert found.labels.bincount().tolist() == [13, 13, 4]
-    own = found.images[:, 0, 0, 0].long()
-    assert found.labels.equal(labels[own])
-    assert len(own.unique()) == 30
-    assert not other.images.equal(found.images)
-    assert subset(data, None, 0) is data
-    assert subset(data, 84, 0) is data
+def test_the_best_of_equal_candidates_is_lucky_by_about_what_theory_says() -> None:
+    generator = torch.Generator().manual_seed(1)
+    correct = (torch.rand(4, 2000, generator=generator) < 0.7).double()
+    spread = (0.7 * 0.3 / 2000) ** 0.5
+    expected = 1.029 * spread  # the mean of the largest of four standard normal numbers
+    assert luck_of_the_best(correct) == pytest.approx(expected, rel=0.15)
+    assert luck_of_the_best(correct[:1].expand(4, -1)) < 0.2 * expected, "alike in every image"
 
 
 @pytest.mark.slow
