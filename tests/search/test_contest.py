@@ -311,6 +311,42 @@ def test_a_stopped_contest_goes_on_as_if_it_had_not_been(
         assert rest.passes == whole.passes
 
 
+def test_a_state_that_was_read_again_changes_no_order(tmp_path: Path, one_thread: None) -> None:
+    """A file of tensors gives them back in an order of its own; names decide between equals."""
+    first = Candidate("z", "z", Policy.always(Operation("invert")), "given")
+    second = Candidate("a", "a", Policy.always(Operation("equalize")), "given")
+    plan = LengthPlan(("none", "crop-flip", "z", "a"), 6, 1, 2, 60_000, 400)
+    candidates = all_candidates("cifar", given=[first, second])[:4]
+
+    def again() -> Contest:
+        shape = small_contest(three(), 100)
+        return Contest(candidates, shape.images, shape.network, plan, parallel=2)
+
+    contest = again()
+    for record in contest:
+        if isinstance(record, ContestEntry) and len(contest.table.entries) == 4:
+            break
+    with Run(tmp_path / "run", {"kind": "contest"}) as run:
+        run.save(contest.state(), {"phase": "contest"})
+        saved = run.latest()
+    assert saved is not None
+    assert [*saved.tensors] != [*contest.state()]
+    resumed = again()
+    resumed.load_state(saved.tensors)
+    assert resumed.table.candidates == contest.table.candidates == plan.names
+    assert plan.next_jobs(resumed.table) == plan.next_jobs(contest.table)
+
+
+def test_networks_side_by_side_are_judged_together(one_thread: None) -> None:
+    """A state between their records would put others beside them when it goes on."""
+    contest = small_contest(three(), 100)
+    for record in contest:
+        if isinstance(record, ContestEntry):
+            assert len(contest.table.entries) == 2
+            return
+    pytest.fail("nothing was judged")
+
+
 @pytest.fixture
 def one_thread():
     before = torch.get_num_threads()

@@ -116,6 +116,11 @@ class Plan(ABC):
         """The seeds of the networks that prove."""
         return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.fresh_seeds)
 
+    def place(self, job: Job) -> tuple[bool, int, int, int]:
+        """By what jobs are sorted so that they stand as they are trained."""
+        is_proof = job.seed >= FIRST_FRESH_SEED
+        return is_proof, job.length, job.seed, self.names.index(job.candidate)
+
     def next_jobs(self, table: ContestTable) -> list[Job]:
         """What is to be trained next; empty when the contest is over."""
         rungs = self.rungs(table)
