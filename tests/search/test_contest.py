@@ -383,6 +383,25 @@ def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:
         assert len(part.train) + len(part.judge) == 100
 
 
+@pytest.mark.parametrize(("count", "parts"), [(4, 4), (5, 5), (9, 5)])
+def test_few_groups_have_fewer_folds_and_none_is_empty(count: int, parts: int) -> None:
+    groups = torch.arange(100) * count // 100
+    data = as_images(blobs(100, 1))._replace(groups=groups, labels=groups % 2)
+    images = JudgedImages.of(data)
+    assert len(images.parts) == parts
+    for part in images.parts:
+        assert len(part.judge)
+        assert not set(groups[part.train].tolist()) & set(groups[part.judge].tolist())
+    judged = torch.cat([part.judge for part in images.parts])
+    assert torch.equal(judged.sort().values, torch.arange(100))
+
+
+def test_groups_that_are_too_few_for_a_contest_are_refused_in_one_line() -> None:
+    data = as_images(blobs(100, 1))._replace(groups=torch.arange(100) // 40)
+    with pytest.raises(ValueError, match="in 3 groups, and a contest takes at least 4"):
+        JudgedImages.of(data)
+
+
 def test_a_training_that_fails_never_wins() -> None:
     contest = small_contest(three(), 100)
     contest.network = contest.network._replace(config=TrainConfig(batch=64, lr=1e30, clip=0.0))
