@@ -561,6 +561,64 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     assert again.sentence == result.sentence
 
 
+LABELS = torch.arange(60) % 3
+GROUPS = torch.arange(60) // 6
+
+
+def coins(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+    """What a loop gives whose networks guess."""
+    generator = torch.Generator().manual_seed(seed + policy.depth)
+    correct = torch.rand(60, generator=generator) < 0.5
+    return torch.where(correct, 0.2, 1.5), correct
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"policies": {"mine": "deepta:3"}}, "another policy 'mine'"),
+        ({"policies": {}}, "'mine', which is no candidate now"),
+        ({"epochs": 4}, "epochs=3, and this call has 4"),
+        ({"seeds": 1}, "seeds=2, and this call has 1"),
+        ({"fresh_seeds": 1}, "fresh_seeds=2, and this call has 1"),
+        ({"groups": GROUPS.flip(0) // 2}, "other labels or groups"),
+        ({"groups": None}, "other labels or groups"),
+    ],
+)
+def test_a_folder_of_another_contest_is_not_taken(
+    tmp_path: Path, change: dict[str, object], error: str
+) -> None:
+    """Its rows would be told as those of policies, epochs and images that they are not of."""
+    call = {"policies": {"mine": "deepta:2"}, "epochs": 3, "labels": LABELS, "groups": GROUPS}
+    hold = partial(hold_contest, coins, usual=False, out=tmp_path)
+    hold(**call)  # type: ignore[arg-type]
+    before = (tmp_path / "contest.json").read_bytes()
+    with pytest.raises(ValueError, match=error) as raised:
+        hold(**{**call, **change})  # type: ignore[arg-type]
+    assert "Give another folder, or delete this one" in str(raised.value)
+    assert (tmp_path / "contest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"epochs": 0}, "epochs should be 1 or more, got 0"),
+        ({"seeds": 0}, "seeds should be 1 or more, got 0"),
+        ({"fresh_seeds": 0}, "fresh_seeds should be 1 or more, got 0"),
+        ({"labels": LABELS, "groups": GROUPS[:-1]}, "as many, got 60 and 59"),
+        ({"groups": GROUPS // 4}, "in 3 groups, and a contest takes at least 4"),
+        ({"policies": {"none": "deepta:2"}}, "two policies of a contest are called 'none'"),
+    ],
+)
+def test_what_no_loop_can_do_is_refused_before_it_trains(
+    change: dict[str, object], error: str
+) -> None:
+    def train(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        pytest.fail("a training was begun")
+
+    with pytest.raises(ValueError, match=error):
+        hold_contest(train, usual=False, **change)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("gives", "error"),
     [

@@ -311,3 +311,12 @@ class SeedPlan(Plan):
             going_on = staying(replace(table, entries=only_first), self.length, self.references)
             rungs.append(Rung(self.length, going_on, tuple(range(self.seeds))))
         return rungs
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What trainings of one contest have in common, as contest.json has it."""
+        return {"target_epochs": self.target, "seeds": self.seeds, "fresh_seeds": self.fresh_seeds}
+
+    def to_json(self, table: ContestTable) -> dict[str, Any]:
+        """What contest.json says of the plan."""
+        return {**super().to_json(table), **self.settings}
