@@ -115,6 +115,8 @@ class Contest:
     ) -> None:
         """Nothing is trained before the iteration begins."""
         self.candidates = {each.name: each for each in candidates if each.name in plan.names}
+        self.left_out = [each.title for each in candidates if each.name not in plan.names]
+        """The titles of those that the passes are not enough for."""
         self.images, self.network, self.plan = images, network, plan
         self.parallel = parallel or PARALLEL[network.device.type]
         self.passes = 0
