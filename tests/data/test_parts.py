@@ -414,6 +414,35 @@ def test_folds_that_are_impossible():
         folds(torch.tensor([0, 1, 0, 1]), count=1)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_no_fold_and_no_half_of_a_few_groups_is_empty(seed):
+    """Patients with one diagnosis each, or one that gave most images: each still has a fold."""
+    rng = random.Random(seed)
+    count = rng.randrange(5, 9)
+    sizes = [rng.choice([1, 2, 3, 60]) for _ in range(count)]
+    groups = torch.tensor([g for g, n in enumerate(sizes) for _ in range(n)])
+    for labels in (groups % 2, groups, torch.zeros_like(groups)):
+        fold = folds(labels, groups)
+        assert whole(groups, [(fold == k).nonzero()[:, 0] for k in range(5)])
+        assert torch.equal(torch.unique(fold), torch.arange(5))
+        half = halves(labels, groups)
+        for chooses in (True, False):
+            assert len(torch.unique(groups[half == chooses])) >= 2
+
+
+def test_groups_that_cannot_be_halved_are_refused_in_one_line():
+    labels = torch.arange(90) % 2
+    with pytest.raises(ValueError, match="the 90 images that judge policies are in 3 groups, and"):
+        halves(labels, torch.arange(90) % 3)
+
+
+def test_groups_too_few_to_be_halved_are_not_set_aside():
+    labels = torch.arange(2400) % 2
+    large = torch.arange(2400) // 300  # of which one or two would judge
+    assert not len(judge_part(labels, large))
+    assert len(judge_part(labels, torch.arange(2400) // 60))
+
+
 def test_halves_are_halves_of_every_class_and_of_whole_groups():
     for n in (0, 1, 2, 7, 400):
         labels = torch.arange(n) % 3

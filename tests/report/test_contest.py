@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import math
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from deepaa.report.contest import (
     Proof,
     Protected,
     Rung,
+    absent_texts,
     contest_table,
     interval_text,
     judge_text,
@@ -116,6 +118,35 @@ def test_the_table() -> None:
     assert view.candidates[-1].last is None
 
 
+def test_who_took_no_part_and_who_failed_is_told() -> None:
+    bare = changed("left_out", to=["TrivialAugment"])
+    document = changed("excluded", to=["flip.json", "b"], document=bare)
+    failed = rung(4, 0.5, None, None) | {"accuracy": None, "loss": None}
+    document["candidates"][4]["rungs"] = [failed]
+    view = contest_table(document)
+    assert view.candidates[3].has_failed
+    texts = [
+        "Took no part, as the passes are too few: TrivialAugment.",
+        "Took no part, as without what changes classes nothing of its own is left: flip.json; b.",
+        "Failed, as the loss of a training was not a number: the bad.",
+    ]
+    assert absent_texts(view) == texts
+    assert absent_texts(contest_table(SMALL)) == []
+    lines = [line.plain for line in contest_lines(view, 200)]
+    assert [line for line in lines if line in texts] == texts
+    (row,) = (line for line in lines if line.strip().startswith("the bad"))
+    assert row.split() == ["the", "bad", "failed"]
+    page = make_page(Subject("x", "finished", None, contest=view))
+    assert ">failed<" in page
+    assert ">Candidates beside the plain<" in page
+    assert all(html.escape(text) in page for text in texts)
+
+
+def test_a_sentence_with_two_long_names_is_shown() -> None:
+    sentence = f"On your data {'a' * 390} is 1.0 points better than {'b' * 390}."
+    assert contest_table(changed("sentence", to=sentence)).sentence == sentence
+
+
 def test_intervals_are_two_sided_95_percent_in_points() -> None:
     found = Rung(4, 1, 0.5, 0.02, 0.01)
     assert found.points == 2.0
@@ -181,7 +212,7 @@ def test_candidates_that_left_stand_behind_those_that_go_on() -> None:
         (["data"], None, "contest.json: data: expected an object, got null"),
         (["data", "judge", "images"], -1, "data, judge, images: expected a whole number from 0"),
         (["network"], 3, "network: expected text of at most 400 characters, got 3"),
-        (["sentence"], "x" * 401, "sentence: expected text of at most 400 characters, got 'xxx"),
+        (["sentence"], "x" * 2001, "sentence: expected text of at most 2000 characters, got 'x"),
         (["candidates"], {}, "candidates: expected a list, got an object"),
         (["candidates"], [0] * 2001, "candidates: 2,001 entries; at most 2,000"),
         (["candidates", 1], [], "candidates 2: expected an object, got a list"),
@@ -299,7 +330,8 @@ def test_numbers_in_words() -> None:
         ({}, "Judged on 800 images that took part in nothing else; 400 of them chose."),
         (
             {"how": "folds", "folds": 5, "images": 300, "chooses": 150},
-            "Judged in 5 folds on all 300 images; 150 of them chose.",
+            "Judged in 5 folds on all 300 images, which the search has seen too; 150 of them "
+            "chose.",
         ),
         (
             {"groups": 37},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,12 @@ from deepaa.data.load import as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
 from deepaa.runs import Run, StopAskedError, read_history
-from deepaa.search.contest.candidates import Candidate, all_candidates, found_candidates
+from deepaa.search.contest.candidates import (
+    Candidate,
+    all_candidates,
+    found_candidates,
+    protected_away,
+)
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
 from deepaa.search.contest.pick import Difference, Pick
@@ -114,6 +120,35 @@ def test_what_is_excluded_leaves_every_candidate() -> None:
     assert sum("flip" in each.policy.expected_uses() for each in usual) > 8
     for each in protected:
         assert each.policy.expected_uses().get("flip", 0.0) == 0.0, each.name
+
+
+def test_titles_say_what_was_left_out_and_who_has_nothing_left() -> None:
+    flip = Candidate("flips", "flips.json", Policy.always(Operation("flip")), "given")
+
+    def excludes(row: Row) -> bool:
+        name, magnitude = row.operation.name, row.magnitude
+        return name == "flip" or (name == "rotate" and abs(magnitude or 0) > 15)
+
+    everybody = all_candidates("cifar", given=[flip])
+    kept = all_candidates("cifar", given=[flip], excludes=excludes)
+    titles = {each.name: each.title for each in kept}
+    assert titles["none"] == "no augmentation"
+    assert titles["crop-flip"] == "crop and flip without flip"
+    assert "without strong rotate and flip" in titles["trivialaugment-wide"]
+    assert [each.name for each in protected_away(everybody, kept)] == ["flips"]
+    more = all_candidates("cifar", excludes=lambda row: row.operation.name in ("flip", "crop"))
+    assert "crop-flip" not in {each.name for each in more}  # which would be no augmentation
+
+
+def test_who_takes_no_part_is_in_the_document() -> None:
+    many = all_candidates("cifar")
+    few = small_contest(many[:3], 100)
+    plan = replace(few.plan, names=tuple(each.name for each in many[:3]))
+    contest = Contest(many, few.images, few.network, plan)
+    facts = contest_facts(few.images, few.network, Protection(), many[-1:])
+    content = ContestRun(contest, facts).document
+    assert content["left_out"] == [each.title for each in many[3:]]
+    assert content["excluded"] == [many[-1].title]
 
 
 def test_two_candidates_of_one_name_are_refused() -> None:
@@ -311,6 +346,42 @@ def test_a_stopped_contest_goes_on_as_if_it_had_not_been(
         assert rest.passes == whole.passes
 
 
+def test_a_state_that_was_read_again_changes_no_order(tmp_path: Path, one_thread: None) -> None:
+    """A file of tensors gives them back in an order of its own; names decide between equals."""
+    first = Candidate("z", "z", Policy.always(Operation("invert")), "given")
+    second = Candidate("a", "a", Policy.always(Operation("equalize")), "given")
+    plan = LengthPlan(("none", "crop-flip", "z", "a"), 6, 1, 2, 60_000, 400)
+    candidates = all_candidates("cifar", given=[first, second])[:4]
+
+    def again() -> Contest:
+        shape = small_contest(three(), 100)
+        return Contest(candidates, shape.images, shape.network, plan, parallel=2)
+
+    contest = again()
+    for record in contest:
+        if isinstance(record, ContestEntry) and len(contest.table.entries) == 4:
+            break
+    with Run(tmp_path / "run", {"kind": "contest"}) as run:
+        run.save(contest.state(), {"phase": "contest"})
+        saved = run.latest()
+    assert saved is not None
+    assert [*saved.tensors] != [*contest.state()]
+    resumed = again()
+    resumed.load_state(saved.tensors)
+    assert resumed.table.candidates == contest.table.candidates == plan.names
+    assert plan.next_jobs(resumed.table) == plan.next_jobs(contest.table)
+
+
+def test_networks_side_by_side_are_judged_together(one_thread: None) -> None:
+    """A state between their records would put others beside them when it goes on."""
+    contest = small_contest(three(), 100)
+    for record in contest:
+        if isinstance(record, ContestEntry):
+            assert len(contest.table.entries) == 2
+            return
+    pytest.fail("nothing was judged")
+
+
 @pytest.fixture
 def one_thread():
     before = torch.get_num_threads()
@@ -347,13 +418,33 @@ def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:
         assert len(part.train) + len(part.judge) == 100
 
 
+@pytest.mark.parametrize(("count", "parts"), [(4, 4), (5, 5), (9, 5)])
+def test_few_groups_have_fewer_folds_and_none_is_empty(count: int, parts: int) -> None:
+    groups = torch.arange(100) * count // 100
+    data = as_images(blobs(100, 1))._replace(groups=groups, labels=groups % 2)
+    images = JudgedImages.of(data)
+    assert len(images.parts) == parts
+    for part in images.parts:
+        assert len(part.judge)
+        assert not set(groups[part.train].tolist()) & set(groups[part.judge].tolist())
+    judged = torch.cat([part.judge for part in images.parts])
+    assert torch.equal(judged.sort().values, torch.arange(100))
+
+
+def test_groups_that_are_too_few_for_a_contest_are_refused_in_one_line() -> None:
+    data = as_images(blobs(100, 1))._replace(groups=torch.arange(100) // 40)
+    with pytest.raises(ValueError, match="in 3 groups, and a contest takes at least 4"):
+        JudgedImages.of(data)
+
+
 def test_a_training_that_fails_never_wins() -> None:
     contest = small_contest(three(), 100)
     contest.network = contest.network._replace(config=TrainConfig(batch=64, lr=1e30, clip=0.0))
     with pytest.raises(ValueError, match="no network of none or crop-flip was trained"):
         list(contest)
     assert all(entry.failed for entry in contest.table.entries)
-    assert {entry.candidate for entry in contest.table.entries} == set(contest.plan.names)
+    # nobody else trains where there is nothing to compare with
+    assert set(contest.table.candidates) == {"none", "crop-flip"}
 
 
 # The run folder and contest.json
@@ -449,21 +540,116 @@ TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and fl
             PICK._replace(extrapolated=True),
             PROOF._replace(mean=-0.001, low=-0.008),
             "On your data my policy is 0.1 points worse than no augmentation (95 %: -0.8 to 1.8) "
-            "after 60 epochs, and gains with every epoch: take it for 100 epochs.",
+            "after 60 epochs, but gains with every epoch: take it for 100 epochs.",
         ),
     ],
 )
 def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
     assert say(pick, proof, TITLES, length=60, target=100) == text
-    short = say(pick, proof, TITLES, length=1, target=1)
+    short = say(pick, proof, TITLES, length=1, target=2)
     assert short == text.replace("after 60 epochs", "after 1 epoch").replace(
-        "for 100 epochs", "for 1 epoch"
+        "for 100 epochs", "for 2 epochs"
     )
-    own = say(pick, proof, TITLES, length=1, target=1, is_own=True)
+    own = say(pick, proof, TITLES, length=1, target=2, is_own=True)
     assert own == short.replace("after 1 epoch", "in your loop")
     longer = say(pick, proof, TITLES, length=60, target=200)
     assert longer.startswith(text.replace("100 epochs", "200 epochs"))
     assert "Trainings of 200 epochs may differ" in longer
+
+
+@pytest.mark.parametrize(
+    ("pick", "proof", "text"),
+    [
+        (
+            PICK._replace(winner="none", reason="alone"),
+            None,
+            "Crop and flip did not help after 60 epochs: train without augmentation.",
+        ),
+        (
+            PICK._replace(winner="crop-flip", reference="crop-flip", reason="alone"),
+            PROOF._replace(winner="crop-flip"),
+            "On your data crop and flip is 1.1 points better than no augmentation (95 %: 0.4 to "
+            "1.8) after 60 epochs.",
+        ),
+        (
+            PICK._replace(winner="crop-flip", reference="crop-flip"),
+            PROOF._replace(winner="crop-flip", low=-0.002),
+            "No policy is clearly better than crop and flip: use that. On your data it is 1.1 "
+            "points better than no augmentation (95 %: -0.2 to 1.8) after 60 epochs, which may "
+            "still be chance.",
+        ),
+        (  # nothing is left to gain after the epochs that it was wanted for
+            PICK._replace(extrapolated=True),
+            PROOF,
+            "On your data my policy is 1.1 points better than no augmentation (95 %: 0.4 to 1.8) "
+            "after 60 epochs.",
+        ),
+        (
+            PICK._replace(extrapolated=True),
+            PROOF._replace(mean=-0.001, low=-0.008),
+            "Nothing is proved to help: my policy led, but is 0.1 points worse than no "
+            "augmentation (95 %: -0.8 to 1.8) after 60 epochs, on images and with networks that "
+            "did not choose it; train without augmentation.",
+        ),
+    ],
+)
+def test_the_sentence_after_as_many_epochs_as_are_meant(
+    pick: Pick, proof: Proof | None, text: str
+) -> None:
+    assert say(pick, proof, TITLES, length=60, target=60) == text
+
+
+@pytest.mark.parametrize(
+    ("bad", "winner", "text"),
+    [
+        ({"a"}, "none", "of the a that should prove it failed"),
+        ({"a", "none"}, "none", "of the a and the none that should prove it failed"),
+        ({"none"}, "a", "of the none that should prove it failed"),
+    ],
+)
+def test_a_proof_that_failed_gives_no_interval(bad: set[str], winner: str, text: str) -> None:
+    """Networks whose loss is no number have everything wrong: that is no accuracy."""
+    plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
+    table, _ = played(plan, {"a": 0.9, "none": 0.65})
+    broken = [
+        e._replace(losses=e.losses * math.nan, correct=torch.zeros_like(e.correct))
+        if e.candidate in bad and e.seed == FIRST_FRESH_SEED
+        else e
+        for e in table.entries
+    ]
+    table = replace(table, entries=tuple(broken))
+    candidates = {name: Candidate(name, f"the {name}", Policy.identity()) for name in NAMES}
+    result = contest_result(candidates, plan, table)
+    assert result.proof is None
+    assert result.winner.name == winner
+    assert result.sentence.startswith("Nothing is proved: the a led after ")
+    assert text in result.sentence
+    advice = "train without augmentation" if winner == "none" else "use the a"
+    assert f"as its loss was not a number; {advice}." in result.sentence
+    assert "95 %" not in result.sentence
+    content = document(candidates, plan, table, {})
+    assert (content["proof"], set(content["unproved"])) == (None, bad)
+    assert content["pick"]["winner"] == winner
+
+
+def test_candidates_that_failed_are_not_told_as_beaten() -> None:
+    plan = LengthPlan.make(NAMES, train_images=3200, batch=128, config=ContestConfig(1_000_000))
+    table, _ = played(plan, {"none": 0.9})
+    failed = [
+        e._replace(train_loss=math.nan, correct=torch.zeros_like(e.correct))
+        if e.candidate in "abcd"
+        else e
+        for e in table.entries
+    ]
+    table = replace(table, entries=tuple(failed))
+    while left := plan.next_jobs(table):
+        table = table.plus(outcome(left[0], 0.9))
+    candidates = {name: Candidate(name, f"the {name}", Policy.identity()) for name in NAMES}
+    sentence = contest_result(candidates, plan, table).sentence
+    assert "Trainings of 4 of 6 candidates failed: their loss was not a number." in sentence
+    rows = {row["name"]: row for row in document(candidates, plan, table, {})["candidates"]}
+    first = rows["a"]["rungs"][0]
+    assert (first["accuracy"], first["difference"], first["error"]) == (None, None, None)
 
 
 def test_a_winner_that_is_surely_behind_never_stands() -> None:
@@ -504,6 +690,64 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     )
     assert len(calls) == count
     assert again.sentence == result.sentence
+
+
+LABELS = torch.arange(60) % 3
+GROUPS = torch.arange(60) // 6
+
+
+def coins(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+    """What a loop gives whose networks guess."""
+    generator = torch.Generator().manual_seed(seed + policy.depth)
+    correct = torch.rand(60, generator=generator) < 0.5
+    return torch.where(correct, 0.2, 1.5), correct
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"policies": {"mine": "deepta:3"}}, "another policy 'mine'"),
+        ({"policies": {}}, "'mine', which is no candidate now"),
+        ({"epochs": 4}, "epochs=3, and this call has 4"),
+        ({"seeds": 1}, "seeds=2, and this call has 1"),
+        ({"fresh_seeds": 1}, "fresh_seeds=2, and this call has 1"),
+        ({"groups": GROUPS.flip(0) // 2}, "other labels or groups"),
+        ({"groups": None}, "other labels or groups"),
+    ],
+)
+def test_a_folder_of_another_contest_is_not_taken(
+    tmp_path: Path, change: dict[str, object], error: str
+) -> None:
+    """Its rows would be told as those of policies, epochs and images that they are not of."""
+    call = {"policies": {"mine": "deepta:2"}, "epochs": 3, "labels": LABELS, "groups": GROUPS}
+    hold = partial(hold_contest, coins, usual=False, out=tmp_path)
+    hold(**call)  # type: ignore[arg-type]
+    before = (tmp_path / "contest.json").read_bytes()
+    with pytest.raises(ValueError, match=error) as raised:
+        hold(**{**call, **change})  # type: ignore[arg-type]
+    assert "Give another folder, or delete this one" in str(raised.value)
+    assert (tmp_path / "contest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"epochs": 0}, "epochs should be 1 or more, got 0"),
+        ({"seeds": 0}, "seeds should be 1 or more, got 0"),
+        ({"fresh_seeds": 0}, "fresh_seeds should be 1 or more, got 0"),
+        ({"labels": LABELS, "groups": GROUPS[:-1]}, "as many, got 60 and 59"),
+        ({"groups": GROUPS // 4}, "in 3 groups, and a contest takes at least 4"),
+        ({"policies": {"none": "deepta:2"}}, "two policies of a contest are called 'none'"),
+    ],
+)
+def test_what_no_loop_can_do_is_refused_before_it_trains(
+    change: dict[str, object], error: str
+) -> None:
+    def train(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        pytest.fail("a training was begun")
+
+    with pytest.raises(ValueError, match=error):
+        hold_contest(train, usual=False, **change)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

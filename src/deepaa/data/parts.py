@@ -34,6 +34,7 @@ from deepaa.data.splits import (
     without_images,
 )
 from deepaa.data.whole_groups import divide_groups, groups_of_classes
+from deepaa.files import plural
 from deepaa.runs import RunError, read_json, short, stored
 
 LEAST_JUDGED = 2_000
@@ -42,6 +43,8 @@ JUDGE_SHARE, MOST_JUDGED = 0.2, 10_000
 """Share of the images that judges, and the most images that do."""
 KEPT = 3
 """Images of every class, or groups with such, that the judge leaves: one for each other split."""
+LEAST_GROUPS = 2
+"""Groups of each half of the images that judge: of one nobody can tell how groups differ."""
 LEAST_IMAGES = 30
 """Fewer images are neither searched nor compared on: everything would be chance."""
 FEW_IMAGES, FEW_OF_A_CLASS = 300, 20
@@ -55,8 +58,8 @@ _log = logging.getLogger(__name__)
 def judge_part(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> Tensor:
     """Indices, ascending, of the images that judge policies: a fifth of them, at most 10,000.
 
-    By class and in whole groups. Empty below 2,000 images, and where classes are so small that
-    they cannot spare that many.
+    By class and in whole groups. Empty below 2,000 images, where classes are so small that they
+    cannot spare that many, and where so few groups would judge that they cannot be halved.
     """
     nothing = torch.empty(0, dtype=torch.int64)
     if len(labels) < LEAST_JUDGED:
@@ -73,7 +76,8 @@ def judge_part(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> T
         return torch.cat(chosen).sort().values
     left = [n - k for n, k in zip(counts, taken, strict=True)]
     part = divide_groups(labels, groups, (left, taken), (KEPT, 1), seed + _JUDGE)
-    return (part == 1).nonzero()[:, 0]
+    judge = (part == 1).nonzero()[:, 0]
+    return judge if len(torch.unique(groups[judge])) >= 2 * LEAST_GROUPS else nothing
 
 
 def folds(
@@ -84,7 +88,7 @@ def folds(
     *,
     class_names: Sequence[str] = (),
 ) -> Tensor:
-    """The fold (N,) of each image, in 0..count-1: by class, and groups whole.
+    """The fold (N,) of each image, in 0..count-1: by class, and groups whole; none is empty.
 
     Without groups, folds differ by one image at most, and so do the images of a class in them. A
     warning names the classes that are all in one fold, with `class_names` or their numbers.
@@ -93,7 +97,7 @@ def folds(
     if not 2 <= count <= len(numbers):
         what = "images" if groups is None else f"groups ({len(labels):,} images)"
         raise ValueError(f"{count} folds: expected 2 to {len(numbers):,}, the number of {what}")
-    fold = _dealt(labels, groups, count, seed + _FOLDS)
+    fold = _dealt(labels, groups, count, seed + _FOLDS, fewest=1)
     names = class_names or [str(c) for c in range(int(labels.max()) + 1)]
     alone = [name for c, name in enumerate(names) if len(torch.unique(fold[labels == c])) == 1]
     if alone:
@@ -102,12 +106,23 @@ def folds(
 
 
 def halves(labels: Tensor, groups: Tensor | None = None, seed: int = 0) -> Tensor:
-    """Whether each image (N,) is in the half that chooses; by class, and groups whole."""
-    return _dealt(labels, groups, 2, seed + _HALVES) == 0
+    """Whether each image (N,) is in the half that chooses; by class, and groups whole.
+
+    Raises:
+        ValueError: There are so few groups that a half would have less than two.
+    """
+    if groups is not None and (count := len(torch.unique(groups))) < 2 * LEAST_GROUPS:
+        raise ValueError(
+            f"groups: the {plural(len(labels), 'image')} that judge policies are in "
+            f"{plural(count, 'group')}, and a contest takes at least {2 * LEAST_GROUPS}: "
+            f"{LEAST_GROUPS} choose the winner, {LEAST_GROUPS} prove it. Name smaller groups, or "
+            "more images"
+        )
+    return _dealt(labels, groups, 2, seed + _HALVES, fewest=LEAST_GROUPS) == 0
 
 
-def _dealt(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tensor:
-    """The part (N,) of each image of `count` equal ones."""
+def _dealt(labels: Tensor, groups: Tensor | None, count: int, seed: int, fewest: int) -> Tensor:
+    """The part (N,) of each image of `count` equal ones, with so many groups at least."""
     if not len(labels):
         return torch.empty(0, dtype=torch.int64)
     classes = check_labels(labels)
@@ -117,7 +132,7 @@ def _dealt(labels: Tensor, groups: Tensor | None, count: int, seed: int) -> Tens
     if groups is None:
         return parts
     targets = [labels[parts == k].bincount(minlength=classes).tolist() for k in range(count)]
-    return divide_groups(labels, groups, targets, (1,) * count, seed)
+    return divide_groups(labels, groups, targets, (1,) * count, seed, fewest)
 
 
 # How many images there are

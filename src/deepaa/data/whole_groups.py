@@ -16,6 +16,7 @@ def divide_groups(
     targets: Sequence[Sequence[int]],
     least: Sequence[int],
     seed: int,
+    fewest: int = 0,
 ) -> Tensor:
     """The part (N,) of each image: all images of a group are in one.
 
@@ -29,9 +30,12 @@ def divide_groups(
         least: Groups with images of each class that each part should have at least; where there
             are not as many, the first parts have them.
         seed: Decides between groups of one size.
+        fewest: Groups that each part has at least, whatever their classes, if there are as many for
+            every part.
     """
     division = _Division(labels, groups, targets, seed)
     division.assign()
+    division.fill(fewest)
     for part in range(len(targets)):
         division.complete(part, least)
     return division.parts()
@@ -72,6 +76,10 @@ class _Division:
         self.open = [part for part, room in enumerate(self.room) if room > 0]
         self.lacking = [list(target) for target in targets]
         """Images of each class that each part still has to get."""
+        self.count = [0] * len(targets)
+        """Groups in each part."""
+        self.fewest = 0
+        """Groups that no part gives away."""
 
     def assign(self) -> None:
         """Give every group to a part."""
@@ -81,6 +89,21 @@ class _Division:
                 self.move(group, max(fitting, key=lambda part: self.need(part, group)))
             else:
                 self.move(group, max(fitting or self.open, key=self.room.__getitem__))
+
+    def fill(self, fewest: int) -> None:
+        """Have so many groups in every part that gets any, the smallest of those with the most."""
+        if len(self.order) < fewest * len(self.open):
+            return
+        self.fewest = fewest
+        for part in self.open:
+            while self.count[part] < fewest:
+                richest = max(self.open, key=self.count.__getitem__)
+                smallest = (g for g in reversed(self.order) if self.part_of[g] == richest)
+                self.move(next(smallest), part)
+
+    def has_more(self, part: int) -> bool:
+        """Whether a part can give a group away."""
+        return not self.fewest or self.count[part] > self.fewest
 
     def need(self, part: int, group: int) -> float:
         """How much of the group's classes the part lacks, as shares of what it should have.
@@ -98,6 +121,7 @@ class _Division:
         before, self.part_of[group] = self.part_of[group], part
         for place, sign in ((before, 1), (part, -1)):
             if place >= 0:
+                self.count[place] -= sign
                 self.room[place] += sign * self.sizes[group]
                 for c, count in self.holds[group].items():
                     self.lacking[place][c] += sign * count
@@ -123,6 +147,7 @@ class _Division:
                 others = [group for group in owned if self.part_of[group] != part]
                 spared = [group for group in others if can_spare(group)]
                 spared += [group for group in others if self.part_of[group] > part]
+                spared = [group for group in spared if self.has_more(self.part_of[group])]
                 if not spared:
                     break
                 taken = spared[0]

@@ -52,10 +52,10 @@ class Part(NamedTuple):
             for i, each in enumerate(self.value, start=1)
         ]
 
-    def text(self) -> str:
+    def text(self, longest: int = LONGEST) -> str:
         """A text without what a terminal or a page would obey."""
-        if not isinstance(self.value, str) or len(self.value) > LONGEST:
-            raise self.wrong(f"text of at most {LONGEST} characters")
+        if not isinstance(self.value, str) or len(self.value) > longest:
+            raise self.wrong(f"text of at most {longest} characters")
         return " ".join("".join(c if c.isprintable() else " " for c in self.value).split())
 
     def one_of(self, *choices: str) -> str:

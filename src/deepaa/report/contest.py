@@ -20,6 +20,8 @@ BEYOND = 0.4
 """How far a scale goes beyond the candidates of the last rung, in spans of theirs."""
 WIDE = 1000.0
 """Errors of very few images may be larger than any difference can be."""
+SENTENCE = 2000
+"""Characters of a sentence at most, which names two candidates."""
 Points = tuple[float, float]
 """Both ends of an interval, in points of accuracy."""
 
@@ -33,7 +35,8 @@ class Rung(NamedTuple):
     length: int
     """Epochs."""
     seeds: int
-    accuracy: float
+    accuracy: float | None
+    """On all images that judge; None where a training failed."""
     difference: float | None
     """Accuracy beside the reference, on the images that choose; None while that is not known."""
     error: float | None
@@ -62,12 +65,17 @@ class Candidate(NamedTuple):
     kind: Literal["found", "named", "given"]
     layers: int
     left_after: int | None
-    """The length after which it was too far behind; None if it stayed."""
+    """The length after which it went no further; None if it stayed."""
     rungs: tuple[Rung, ...]
     """By rising length."""
     is_winner: bool = False
     is_reference: bool = False
     """Whether the differences of all others are to this one."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a training of it failed."""
+        return any(rung.accuracy is None for rung in self.rungs)
 
     @property
     def last(self) -> Rung | None:
@@ -136,6 +144,10 @@ class ContestView(NamedTuple):
     """Classes of which nobody can tell whether an operation turns them into others."""
     extrapolated: bool = False
     """Whether the winner was chosen for what it will be after more epochs than were trained."""
+    left_out: tuple[str, ...] = ()
+    """Who took no part as the passes were too few."""
+    excluded: tuple[str, ...] = ()
+    """Who took no part as class protection left nothing of its own."""
 
     @property
     def reference(self) -> Candidate | None:
@@ -176,11 +188,14 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         for each in candidates
     ]
     target = whole.optional("target_epochs")
-    untestable = whole.optional("untestable") if "untestable" in document else None
+    untestable, left_out, excluded = (
+        tuple(each.text() for each in whole.part(name).items()) if name in document else ()
+        for name in ("untestable", "left_out", "excluded")
+    )
     said = whole.optional("sentence")
     return ContestView(
         "finished" if is_over else "running",
-        said.text() if said else "",
+        said.text(SENTENCE) if said else "",
         about.part("name").text(),
         whole.part("network").text(),
         Judge(
@@ -194,8 +209,10 @@ def contest_table(document: Mapping[str, Any]) -> ContestView:
         tuple(sorted(marked, key=_rank)),
         None if proof is None else _proof(proof, {each.name: each.title for each in candidates}),
         tuple(_protected(part) for part in whole.part("protected").items()),
-        tuple(each.text() for each in untestable.items()) if untestable else (),
+        untestable,
         pick is not None and pick.part("extrapolated").flag(),
+        left_out,
+        excluded,
     )
 
 
@@ -205,7 +222,8 @@ def _rank(candidate: Candidate) -> tuple[float, ...]:
         return (0.0,)
     ahead = -2.0 if last.difference is None else last.difference
     ahead = 0.0 if candidate.is_reference else ahead
-    return -last.length, candidate.left_after is not None, -ahead, -last.accuracy
+    accuracy = last.accuracy or 0.0
+    return -last.length, candidate.left_after is not None, candidate.has_failed, -ahead, -accuracy
 
 
 def _candidate(part: Part) -> Candidate:
@@ -227,10 +245,11 @@ def _candidate(part: Part) -> Candidate:
 
 def _rung(part: Part) -> Rung:
     difference, error = part.optional("difference"), part.optional("error")
+    accuracy = part.optional("accuracy")
     return Rung(
         part.part("length").whole(),
         len(part.part("seeds").items()),
-        part.part("accuracy").number(0, 1),
+        accuracy.number(0, 1) if accuracy else None,
         difference.number(-1, 1) if difference else None,
         error.number(0, WIDE) if error else None,
     )
@@ -293,8 +312,21 @@ def judge_text(view: ContestView) -> str:
     images, chooses, folds, groups = view.judge
     how = f"on {plural(images, 'image')} that took part in nothing else"
     how = f"in {folds} folds on all {plural(images, 'image')}" if folds else how
+    if folds and any(each.kind == "found" for each in view.candidates):
+        how += ", which the search has seen too"
     whole = f" {plural(groups, 'group')} of images were kept whole." if groups else ""
     return f"Judged {how}; {chooses:,} of them chose.{whole}"
+
+
+def absent_texts(view: ContestView) -> list[str]:
+    """A line for each reason why somebody is not among the candidates, or failed."""
+    failed = tuple(each.title for each in view.candidates if each.has_failed)
+    reasons = (
+        ("Took no part, as the passes are too few", view.left_out),
+        ("Took no part, as without what changes classes nothing of its own is left", view.excluded),
+        ("Failed, as the loss of a training was not a number", failed),
+    )
+    return [f"{reason}: {'; '.join(titles)}." for reason, titles in reasons if titles]
 
 
 def protected_texts(view: ContestView) -> list[str]:

@@ -17,6 +17,8 @@ from deepaa.report.contest import (
     Candidate,
     ContestView,
     Points,
+    Rung,
+    absent_texts,
     interval_text,
     judge_text,
     points_text,
@@ -218,7 +220,10 @@ def contest_lines(
     yield RichText.assemble(("Contest", "bold"), f" on {view.data}, network {view.network}")
     yield from wrapped(judge_text(view), style="dim")
     if view.reference is not None:
-        text = f"Accuracy in percent; points beside {view.reference.title} with 95 % intervals."
+        text = "Accuracy in percent on all of them; points beside "
+        text += f"{view.reference.title}, with 95 % intervals, on those that chose."
+        yield from wrapped(text, style="dim")
+    for text in absent_texts(view):
         yield from wrapped(text, style="dim")
     if view.lengths:
         yield RichText()
@@ -256,13 +261,20 @@ def _candidate_lines(view: ContestView, width: int, *, ascii_only: bool) -> Iter
             yield RichText(f"  {heading}:", style="dim")
         for each in candidates if candidates[0].rungs else ():
             rungs = [each.at(length) for length in view.lengths]
-            accuracies = "".join(f"{100 * r.accuracy:8.1f}" if r else f"{'':8}" for r in rungs)
+            accuracies = "".join(f"{accuracy_text(rung):>8}" for rung in rungs)
             bar = text_bar(each, scale(view), room, ascii_only=ascii_only)
             name = f"{_shortened(each, names):<{names}}"
             yield RichText.assemble(
                 (f"> {name}", "bold cyan") if each.is_winner else f"  {name}",
                 f"{accuracies}  {gaps[each.name]:<{gap}}  {bar}".rstrip(),
             )
+
+
+def accuracy_text(rung: Rung | None) -> str:
+    """`71.3`, or `failed`; nothing where there was no training."""
+    if rung is None:
+        return ""
+    return "failed" if rung.accuracy is None else f"{100 * rung.accuracy:.1f}"
 
 
 def _shortened(candidate: Candidate, length: int) -> str:

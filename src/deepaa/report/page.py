@@ -26,7 +26,7 @@ from deepaa.report import (
 )
 from deepaa.report.classes import FoundClasses
 from deepaa.report.comparison import Comparison, plot_comparison
-from deepaa.report.dots import plot_accuracy, plot_contest
+from deepaa.report.dots import accuracy_text, plot_accuracy, plot_contest
 from deepaa.report.drawing import PALETTE, Drawing, inline_svg
 from deepaa.report.pictures import Originals
 from deepaa.report.run_tables import Results
@@ -241,6 +241,7 @@ def _render(template: str, context: Mapping[str, Any], now: str) -> str:
     environment.filters["json"] = lambda value: json.dumps(value, indent=1)
     environment.filters["percent"] = policies.percent
     environment.filters["plural"] = plural
+    environment.filters["accuracy"] = accuracy_text
     environment.filters["points"] = contests.points_text
     environment.filters["interval"] = contests.interval_text
     environment.filters["whole"] = _unbroken
@@ -273,6 +274,7 @@ def _context(subject: Subject, results: Results, options: Options) -> dict[str, 
         "contest_command": _contest_command(subject),
         "go_on": runs.go_on_text(subject),
         "judged": contests.judge_text(subject.contest) if subject.contest else "",
+        "absent": contests.absent_texts(subject.contest) if subject.contest else [],
         "protected": contests.protected_texts(subject.contest) if subject.contest else [],
         "untestable": contests.untestable_text(subject.contest) if subject.contest else "",
         "stop": runs.stop_text(subject) if subject.status != "policy" else "",

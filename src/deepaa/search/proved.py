@@ -22,9 +22,11 @@ from deepaa.search.contest import (
     all_candidates,
     contest_facts,
     contest_network,
+    protected_away,
 )
 from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.policy_search import PolicySearch, Record
+from deepaa.search.protection import Protection
 from deepaa.search.settings import LEAST_PAIRS
 from deepaa.train import device_settings
 
@@ -155,10 +157,10 @@ class ProvedSearch:
             config=self.config,
         )
 
-    def _candidates(self, found: Policy | None) -> list[Candidate]:
+    def _candidates(self, found: Policy | None, *, protected: bool = True) -> list[Candidate]:
         space: SpaceName = "imagenet" if is_large(self.search.data.images) else "cifar"
-        excludes = self.search.protection.excludes
-        return all_candidates(space, found=found, excludes=excludes)
+        protection = self.search.protection if protected else Protection()
+        return all_candidates(space, found=found, excludes=protection.excludes)
 
     def check_contest(self) -> None:
         """Refuse what no contest can be held with, before the search."""
@@ -169,10 +171,11 @@ class ProvedSearch:
     def _begin(self) -> ContestRun:
         search, found = self.search, self.found
         candidates = self._candidates(found)
+        excluded = protected_away(self._candidates(found, protected=False), candidates)
         contest = Contest(candidates, self.images, self.network, self.plan(found))
         return ContestRun(
             contest,
-            contest_facts(self.images, self.network, search.protection),
+            contest_facts(self.images, self.network, search.protection, excluded),
             run=search.run,
             state=search.later_state,
             more_state=search.protection_state,

@@ -8,6 +8,7 @@ from deepaa.search.contest.candidates import (
     REFERENCES as REFERENCES,
     Candidate as Candidate,
     all_candidates as all_candidates,
+    protected_away as protected_away,
 )
 from deepaa.search.contest.judged import JudgedImages as JudgedImages
 from deepaa.search.contest.keep import (

@@ -13,6 +13,8 @@ REFERENCES = (NONE, CROP_FLIP)
 """What any other candidate has to beat."""
 FOUND = "found"
 HALF = 0.5
+SHOWN = 2
+"""Operations that a title names, at most."""
 METHOD, OWN = "method", "deepaa"
 """Where a policy says what found it, and gradient matching, which stacks layers."""
 _NAMED = {
@@ -86,7 +88,8 @@ def all_candidates(
     """Every candidate without the excluded rows, each policy once, the most promising first.
 
     A contest that cannot afford all of them leaves out the last. What an excluded row had goes to
-    identity; a candidate that is left with nothing, or equals an earlier one, drops out.
+    identity, and the title says so; a candidate that is left with nothing, or equals an earlier
+    one, drops out.
     """
     named = named_candidates(space)
     forms = [] if found is None or not found.depth else found_candidates(found)
@@ -94,10 +97,8 @@ def all_candidates(
     ordered = [*named[:2], *given, *forms[:2], *named[2:4], *forms[2:3], *named[4:], *forms[3:]]
     kept: list[Candidate] = []
     for candidate in ordered:
-        protected = candidate._replace(policy=candidate.policy.without(excludes))
-        if candidate.name in REFERENCES or not any(
-            protected.policy.equals(other.policy) for other in kept
-        ):
+        protected = _protected(candidate, excludes)
+        if not any(protected.policy.equals(other.policy) for other in kept):
             kept.append(protected)
     names = [candidate.name for candidate in kept]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -105,3 +106,24 @@ def all_candidates(
             f"two policies of a contest are called {twice[0]!r}; give them other names"
         )
     return kept
+
+
+def _protected(candidate: Candidate, excludes: Callable[[Row], bool]) -> Candidate:
+    """The candidate without the excluded rows, under a title that says so."""
+    policy = candidate.policy.without(excludes)
+    if policy.equals(candidate.policy):
+        return candidate
+    left: dict[str, float] = {}
+    for phase in policy.phases:
+        for name, uses in policy.expected_uses(phase.epoch).items():
+            left[name] = left.get(name, 0.0) + uses
+    gone = dict.fromkeys(row.operation.name for row in candidate.policy.table.rows if excludes(row))
+    parts = [f"strong {name}" if left.get(name) else name for name in gone]
+    what = " and ".join(parts) if len(parts) <= SHOWN else "what changes classes"
+    return candidate._replace(policy=policy, title=f"{candidate.title} without {what}")
+
+
+def protected_away(everybody: Sequence[Candidate], kept: Sequence[Candidate]) -> list[Candidate]:
+    """Those of whom nothing of their own is left without what turns one class into another."""
+    names = {candidate.name for candidate in kept}
+    return [candidate for candidate in everybody if candidate.name not in names]

@@ -11,7 +11,7 @@ from torch import Tensor
 from deepaa.data import LabelledImages, folds, halves, judge_part, warn_of_equal_images
 
 FOLDS = 5
-"""Parts of a cross-validation, where images are too few to set some aside."""
+"""Parts of a cross-validation, where images are too few to set some aside; fewer of few groups."""
 
 
 class Part(NamedTuple):
@@ -48,13 +48,17 @@ class JudgedImages:
         judge = data.judge if judge is None else judge
         judge = judge_part(data.labels, data.groups) if judge is None else judge
         everything, parts = torch.arange(len(data.labels)), list[Part]()
-        if len(judge):
+        is_part = len(judge) > 0
+        judge = judge if is_part else everything
+        groups = None if data.groups is None else data.groups[judge]
+        chooses = halves(data.labels[judge], groups)
+        if is_part:
             is_train = torch.ones(len(data.labels), dtype=torch.bool)
             is_train[judge] = False
             parts.append(Part(everything[is_train], judge, torch.arange(len(judge))))
         else:
-            judge = everything
-            of = folds(data.labels, data.groups, FOLDS, class_names=data.class_names)
+            count = FOLDS if groups is None else min(FOLDS, len(torch.unique(groups)))
+            of = folds(data.labels, data.groups, count, class_names=data.class_names)
             warn_of_equal_images(
                 data,
                 parts=of,
@@ -64,10 +68,8 @@ class JudgedImages:
                 advice="--groups keeps such images in one fold",
                 classes=not searched,
             )
-            for k in range(FOLDS):
+            for k in range(count):
                 parts.append(Part(everything[of != k], everything[of == k], everything[of == k]))
-        groups = None if data.groups is None else data.groups[judge]
-        chooses = halves(data.labels[judge], groups)
         return cls(data, tuple(parts), chooses, groups)
 
     @property

@@ -78,7 +78,8 @@ class ContestRun:
     def document(self) -> dict[str, Any]:
         """contest.json as it is now."""
         contest = self.contest
-        return document(contest.candidates, contest.plan, contest.table, self.facts)
+        facts = {**self.facts, "left_out": contest.left_out}
+        return document(contest.candidates, contest.plan, contest.table, facts)
 
     def save(self) -> None:
         """Have the state and what is known so far on disk."""
@@ -112,9 +113,9 @@ class ContestProgress:
         if isinstance(record, ContestEntry):
             self._most = None
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
+            accuracy = " failed" if record.loss is None else f"{100 * record.accuracy:5.1f} %"
             self.line.message(
-                f"contest: {100 * record.accuracy:5.1f} % after {plural(record.length, 'epoch')}, "
-                f"{title}{proof}"
+                f"contest: {accuracy} after {plural(record.length, 'epoch')}, {title}{proof}"
             )
             return
         text = f"contest  left {self._left()}  epoch {record.epoch + 1}/{record.length}  {title}"

@@ -23,6 +23,7 @@ from deepaa.search.contest.result import (
 )
 from deepaa.search.contest.run import DIGITS
 from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.train import policy_hash
 
 OwnLoop = Callable[[Policy, int], tuple[Any, Any]]
 """Trains with a policy and a seed, and gives the loss and the correctness of each judge image."""
@@ -64,8 +65,12 @@ def hold_contest(
         seeds: Networks of each candidate that is not far behind after one.
         fresh_seeds: Networks of the winner and of its rival for the proof.
         out: A folder for contest.json. Called again with it, trainings that are done are not
-            repeated.
+            repeated; a folder of other policies, epochs, seeds or judge images is refused.
     """
+    for name, value in (("epochs", epochs), ("seeds", seeds), ("fresh_seeds", fresh_seeds)):
+        if value < 1:
+            raise ValueError(f"{name} should be 1 or more, got {value}")
+    _check_judges(labels, groups)
     given = [_given(name, policy, space) for name, policy in (policies or {}).items()]
     candidates = all_candidates(space, found=found, given=given)
     if not usual:
@@ -73,7 +78,7 @@ def hold_contest(
     by_name = {each.name: each for each in candidates}
     plan = SeedPlan(tuple(by_name), epochs, fresh_seeds, epochs, seeds)
     path = None if out is None else Path(out) / "contest.json"
-    entries = _stored(path, plan)
+    entries = _stored(path, plan, by_name, labels, groups)
     table = None if not entries else _table(entries, labels, groups)
     while (
         jobs := [Job(by, epochs, 0) for by in by_name] if table is None else plan.next_jobs(table)
@@ -138,15 +143,64 @@ def _table(
     return ContestTable(halves(classes, clusters), tuple(entries), clusters)
 
 
-def _stored(path: Path | None, plan: SeedPlan) -> list[Entry]:
-    """The trainings that an earlier call has done."""
+def _check_judges(
+    labels: Sequence[int] | Tensor | None, groups: Sequence[int] | Tensor | None
+) -> None:
+    """Refuse labels and groups that no loop can fit, before it trains."""
+    sizes = [len(part) for part in (labels, groups) if part is not None]
+    if len({*sizes}) > 1:
+        raise ValueError(f"labels and groups should be as many, got {sizes[0]} and {sizes[1]}")
+    if groups is not None:
+        classes = torch.zeros(len(groups), dtype=torch.int64)
+        halves(classes if labels is None else torch.as_tensor(labels), torch.as_tensor(groups))
+
+
+def _stored(
+    path: Path | None,
+    plan: SeedPlan,
+    candidates: Mapping[str, Candidate],
+    labels: Sequence[int] | Tensor | None,
+    groups: Sequence[int] | Tensor | None,
+) -> list[Entry]:
+    """The trainings that an earlier call has done.
+
+    Raises:
+        ValueError: They are of other policies, epochs, seeds or judge images than this call's.
+    """
     if path is None or not path.exists():
         return []
-    table = table_from_json(stored(read_json(path), "table", dict[str, Any], path), path)
-    known = set(plan.names)
-    if unknown := sorted({entry.candidate for entry in table.entries} - known):
-        raise ValueError(f"{path}: holds a contest with {unknown[0]!r}, which is no candidate now")
-    return list(table.entries)
+    content = read_json(path)
+    table = table_from_json(stored(content, "table", dict[str, Any], path), path)
+    hashes = {
+        stored(row, "name", str, path): stored(row, "policy_sha256", str, path)
+        for row in stored(content, "candidates", tuple[dict[str, Any], ...], path)
+    }
+    for name in table.candidates:
+        if name not in candidates:
+            raise _other(path, f"{name!r}, which is no candidate now")
+        if hashes.get(name) != policy_hash(candidates[name].policy):
+            raise _other(path, f"another policy {name!r}")
+    for name, value in plan.settings.items():
+        if (kept := stored(content, f"plan.{name}", int, path)) != value:
+            raise _other(path, f"{name.replace('target_', '')}={kept}, and this call has {value}")
+    if table.entries:
+        now = _table(table.entries, labels, groups)
+        if not _same(now.chooses, table.chooses) or not _same(now.clusters, table.clusters):
+            raise _other(path, "other labels or groups")
+    return sorted(table.entries, key=lambda entry: plan.place(Job(*entry[:3])))
+
+
+def _same(ours: Tensor | None, theirs: Tensor | None) -> bool:
+    if ours is None or theirs is None:
+        return ours is theirs
+    return torch.equal(ours, theirs)
+
+
+def _other(path: Path, what: str) -> ValueError:
+    return ValueError(
+        f"{path}: holds a contest with {what}; its trainings are not those of this call. Give "
+        "another folder, or delete this one"
+    )
 
 
 def _facts(table: ContestTable) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from deepaa.search.contest.table import ContestTable
 
 REFERENCES = ("none", "crop-flip")
 """No augmentation, then crop and flip."""
+ALONE = "alone"
+"""The reason where there was nothing but references."""
 SEPARATED = 2.0
 """Standard errors by which a winner is ahead of the reference, and by which one catches up."""
 SEPARATED_LATER = 2.5
@@ -223,6 +225,14 @@ def _standing(table: ContestTable, length: int, target: int | None) -> _Standing
     return _Standing(tuple(now), now, before, strength, sizes, left, curve)
 
 
+def no_reference(references: Sequence[str]) -> ValueError:
+    """The error where nothing can be compared."""
+    return ValueError(
+        f"no network of {' or '.join(references)} was trained to compare with: their loss was not "
+        "a number. A smaller learning rate may help"
+    )
+
+
 def _reference(standing: _Standing, references: Sequence[str]) -> str:
     """No augmentation, unless crop and flip is ahead by a standard error or by two at the target.
 
@@ -230,7 +240,7 @@ def _reference(standing: _Standing, references: Sequence[str]) -> str:
     """
     found = [name for name in references if name in standing.names]
     if not found:
-        raise ValueError(f"no network of {' or '.join(references)} was trained to compare with")
+        raise no_reference(references)
     best = found[0]
     for name in found[1:]:
         later = standing.catches_up(name, best) and standing.at_target(name, best).z >= SEPARATED
@@ -356,7 +366,7 @@ def pick(
     reference = _reference(standing, references)
     rivals = [name for name in standing.names if name not in references]
     if not rivals:
-        reason = "alone" if {*table.candidates} <= {*references} else "not-separated"
+        reason = ALONE if {*table.candidates} <= {*references} else "not-separated"
         return Pick(reference, reference, reason, Difference(0.0, 0.0), False)
     now, later = _separated(standing, reference, rivals)
     leader = _leader(standing, reference, now)

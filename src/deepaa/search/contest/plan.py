@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from deepaa.search.contest.candidates import NONE, REFERENCES
-from deepaa.search.contest.pick import Pick, foremost, pick, staying
+from deepaa.search.contest.pick import Pick, foremost, no_reference, pick, staying
 from deepaa.search.contest.proof import Proof, proof
 from deepaa.search.contest.table import ContestTable
 from deepaa.train import MOST_EPOCHS
@@ -116,10 +116,16 @@ class Plan(ABC):
         """The seeds of the networks that prove."""
         return range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + self.fresh_seeds)
 
+    def place(self, job: Job) -> tuple[bool, int, int, int]:
+        """By what jobs are sorted so that they stand as they are trained."""
+        is_proof = job.seed >= FIRST_FRESH_SEED
+        return is_proof, job.length, job.seed, self.names.index(job.candidate)
+
     def next_jobs(self, table: ContestTable) -> list[Job]:
         """What is to be trained next; empty when the contest is over."""
         rungs = self.rungs(table)
         for length, names, seeds in rungs:
+            self._check_references(table, length)
             jobs = [Job(name, length, seed) for seed in seeds for name in names]
             if missing := [job for job in jobs if not _has(table, job)]:
                 return missing
@@ -128,6 +134,14 @@ class Plan(ABC):
         pair = () if rival is None else (chosen.winner, rival)
         jobs = [Job(name, length, seed) for seed in self.proof_seeds(table) for name in pair]
         return [job for job in jobs if not _has(table, job)]
+
+    def _check_references(self, table: ContestTable, length: int) -> None:
+        """Refuse to go on where nothing is left to compare with, before others are trained."""
+        chooses = self.without_proof(table)
+        if all(chooses.of(name, length) for name in self.references) and not (
+            {*self.references} & {*chooses.trained(length)}
+        ):
+            raise no_reference(self.references)
 
     def chosen(self, table: ContestTable) -> Pick:
         """The pick from the rungs, which networks of the proof do not change."""
@@ -146,11 +160,26 @@ class Plan(ABC):
         others = [name for name in self.references if name != chosen.winner]
         return None if chosen.winner == NONE or not others else others[0]
 
+    def unproved(self, table: ContestTable) -> tuple[str, ...]:
+        """Of the winner and its rival, those of whose trainings for the proof one failed."""
+        chosen = self.chosen(table)
+        pair, length = (chosen.winner, self.rival(chosen)), self.proof_length(table)
+        failed = {
+            entry.candidate
+            for entry in table.entries
+            if entry.failed and entry.length == length and entry.seed in self.proof_seeds(table)
+        }
+        return tuple(name for name in pair if name in failed)
+
     def proved(self, table: ContestTable) -> Proof | None:
-        """The interval of winner minus rival, from images and networks that chose nothing."""
+        """The interval of winner minus rival, from images and networks that chose nothing.
+
+        None where the winner is no augmentation, and where a training failed: its networks would
+        have everything wrong.
+        """
         chosen = self.chosen(table)
         rival, length = self.rival(chosen), self.proof_length(table)
-        if rival is None:
+        if rival is None or self.unproved(table):
             return None
         return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds(table)))
 
@@ -306,3 +335,12 @@ class SeedPlan(Plan):
             going_on = staying(replace(table, entries=only_first), self.length, self.references)
             rungs.append(Rung(self.length, going_on, tuple(range(self.seeds))))
         return rungs
+
+    @property
+    def settings(self) -> dict[str, int]:
+        """What trainings of one contest have in common, as contest.json has it."""
+        return {"target_epochs": self.target, "seeds": self.seeds, "fresh_seeds": self.fresh_seeds}
+
+    def to_json(self, table: ContestTable) -> dict[str, Any]:
+        """What contest.json says of the plan."""
+        return {**super().to_json(table), **self.settings}

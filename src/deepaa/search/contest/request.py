@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from deepaa.models import channel_statistics, default_model, is_large, load_mode
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
 from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
-from deepaa.search.contest.candidates import Candidate, all_candidates
+from deepaa.search.contest.candidates import Candidate, all_candidates, protected_away
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
 from deepaa.search.contest.plan import ContestConfig, LengthPlan
@@ -142,7 +142,7 @@ def open_contest(
         saved = None if run is None else run.latest()
         yield ContestRun(
             Contest(candidates, images, network, _plan(request, candidates, images, network)),
-            contest_facts(images, network, protection),
+            contest_facts(images, network, protection, protected_away(everybody, candidates)),
             run=run,
             state=None if saved is None else saved.tensors,
             checkpoint_seconds=checkpoint_seconds,
@@ -185,14 +185,24 @@ def _protection(
     return record.protection
 
 
-def contest_facts(images: JudgedImages, network: Network, protection: Protection) -> dict[str, Any]:
-    """What contest.json says of images, network and what was excluded."""
+def contest_facts(
+    images: JudgedImages,
+    network: Network,
+    protection: Protection,
+    excluded: Sequence[Candidate] = (),
+) -> dict[str, Any]:
+    """What contest.json says of images, network and what was excluded.
+
+    Args:
+        excluded: Candidates of whom the protection of classes leaves nothing of their own.
+    """
     return {
         "data": images.facts(),
         "network": network.name,
         "device": str(network.device),
         "protected": protection.to_json(),
         "untestable": list(protection.untestable),
+        "excluded": [each.title for each in excluded],
     }
 
 

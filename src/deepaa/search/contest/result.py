@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ import torch
 from deepaa.files import plural
 from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
-from deepaa.search.contest.candidates import NONE, Candidate
-from deepaa.search.contest.pick import Pick, difference
+from deepaa.search.contest.candidates import CROP_FLIP, NONE, Candidate
+from deepaa.search.contest.pick import ALONE, Pick, difference
 from deepaa.search.contest.plan import Plan, Rung, SeedPlan
 from deepaa.search.contest.proof import Proof, confirmed
 from deepaa.search.contest.table import ContestTable, Entry
@@ -29,7 +29,8 @@ class ContestResult(NamedTuple):
     sentence: str
     pick: Pick
     proof: Proof | None
-    """None where the winner is no augmentation, which needs no proof."""
+    """None where the winner is no augmentation, which needs no proof, and where a training for the
+    proof failed."""
     table: ContestTable
 
     @property
@@ -50,23 +51,37 @@ def contest_result(
     candidates: Mapping[str, Candidate], plan: Plan, table: ContestTable
 ) -> ContestResult:
     """The result of a contest that is over."""
-    chosen, proof = plan.chosen(table), plan.proved(table)
-    winner = chosen.winner
-    if proof is not None and not stands(chosen, proof):
-        winner = proof.reference
+    chosen, proof, unproved = plan.chosen(table), plan.proved(table), plan.unproved(table)
+    winner, rival = chosen.winner, plan.rival(chosen)
+    length = plan.rungs(table)[-1].length if rival is None else plan.proof_length(table)
+    is_last = length >= plan.target
+    beaten = proof is not None and not stands(chosen, proof, is_last=is_last)
+    if rival is not None and (beaten or winner in unproved):
+        winner = rival
     titles = {name: each.title for name, each in candidates.items()}
-    length = plan.rungs(table)[-1].length if proof is None else plan.proof_length(table)
-    is_own = isinstance(plan, SeedPlan)
-    sentence = say(chosen, proof, titles, length=length, target=plan.target, is_own=is_own)
-    return ContestResult(candidates[winner], sentence, chosen, proof, table)
+    sentence = say(
+        chosen,
+        proof,
+        titles,
+        length=length,
+        target=plan.target,
+        is_own=isinstance(plan, SeedPlan),
+        rival=rival,
+        unproved=unproved,
+    )
+    return ContestResult(
+        candidates[winner], sentence + _failures(plan.without_proof(table)), chosen, proof, table
+    )
 
 
-def stands(chosen: Pick, proof: Proof) -> bool:
+def stands(chosen: Pick, proof: Proof, *, is_last: bool = False) -> bool:
     """Whether the proof leaves the winner its place.
 
-    A winner that was still catching up may be behind at the length of the proof, but not for sure.
+    A winner that was still catching up may be behind at the length of the proof, but not for sure,
+    and not where it was trained for the target (`is_last`).
     """
-    return confirmed(proof) or (chosen.extrapolated and proof.high >= 0)
+    is_later = chosen.extrapolated and not is_last
+    return confirmed(proof) or (is_later and proof.high >= 0)
 
 
 def say(
@@ -77,6 +92,8 @@ def say(
     length: int,
     target: int,
     is_own: bool = False,
+    rival: str | None = None,
+    unproved: Collection[str] = (),
 ) -> str:
     """The result in one plain sentence, and a second one where the trainings were short.
 
@@ -84,35 +101,73 @@ def say(
         length: Epochs of the longest trainings.
         target: Epochs of the training that the policy is wanted for.
         is_own: Whether a loop of the user's own trained, whose epochs need not be known.
+        rival: Whom the winner was to be proved against; None means that of the proof.
+        unproved: Of winner and rival, those of whose trainings for the proof one failed.
     """
     after = f"after {length} epochs" if length > 1 else "after 1 epoch"
     after = "in your loop" if is_own and length == 1 else after
-    if proof is None:
-        advice = "train without augmentation"
-        return f"Nothing helped {after}: {advice}.{_short(length, target)}"
+    rival = rival or (None if proof is None else proof.reference)
+    if rival is None:
+        helped = "Nothing helped"
+        if chosen.reason == ALONE and CROP_FLIP in titles:
+            helped = f"{titles[CROP_FLIP].capitalize()} did not help"
+        text = f"{helped} {after}: train without augmentation."
+    elif proof is None:
+        text = _unproved(chosen.winner, rival, titles, unproved, after)
+    else:
+        text = _proved(chosen, proof, titles, after, target, is_last=length >= target)
+    return text + _short(length, target)
+
+
+def _unproved(
+    winner: str, rival: str, titles: Mapping[str, str], unproved: Collection[str], after: str
+) -> str:
+    """What can be said where a training for the proof failed: no interval."""
+    taken = rival if winner in unproved else winner
+    who = " and ".join(titles[name] for name in (winner, rival) if name in unproved)
+    return (
+        f"Nothing is proved: {titles[winner]} led {after}, but a training of {who} that should "
+        f"prove it failed, as its loss was not a number; {_advice(taken, titles)}."
+    )
+
+
+def _proved(
+    chosen: Pick, proof: Proof, titles: Mapping[str, str], after: str, target: int, *, is_last: bool
+) -> str:
     winner, rival = titles[proof.winner], titles[proof.reference]
     points = f"{abs(100 * proof.mean):.1f} points {'better' if proof.mean >= 0 else 'worse'}"
     interval = f"(95 %: {100 * proof.low:.1f} to {100 * proof.high:.1f}) {after}"
-    if not stands(chosen, proof):
-        advice = "train without augmentation" if proof.reference == NONE else f"use {rival}"
-        text = (
+    doubt = "" if proof.low > 0 else ", which may still be chance"
+    if not stands(chosen, proof, is_last=is_last):
+        return (
             f"Nothing is proved to help: {winner} led, but is {points} than {rival} {interval}, on "
-            f"images and with networks that did not choose it; {advice}."
+            f"images and with networks that did not choose it; {_advice(proof.reference, titles)}."
         )
-    elif chosen.extrapolated:
-        text = (
-            f"On your data {winner} is {points} than {rival} {interval}, and gains with every "
+    if chosen.extrapolated and not is_last:
+        but = "and" if proof.mean >= 0 else "but"
+        return (
+            f"On your data {winner} is {points} than {rival} {interval}, {but} gains with every "
             f"epoch: take it for {plural(target, 'epoch')}."
         )
-    elif chosen.winner == chosen.reference:
-        text = (
+    if chosen.winner == chosen.reference and chosen.reason != ALONE:
+        return (
             f"No policy is clearly better than {winner}: use that. On your data it is {points} "
-            f"than {rival} {interval}."
+            f"than {rival} {interval}{doubt}."
         )
-    else:
-        doubt = "" if proof.low > 0 else ", which may still be chance"
-        text = f"On your data {winner} is {points} than {rival} {interval}{doubt}."
-    return text + _short(length, target)
+    return f"On your data {winner} is {points} than {rival} {interval}{doubt}."
+
+
+def _advice(name: str, titles: Mapping[str, str]) -> str:
+    return "train without augmentation" if name == NONE else f"use {titles[name]}"
+
+
+def _failures(table: ContestTable) -> str:
+    """How many candidates were never judged to the end, so that nobody takes them for beaten."""
+    failed = {each.candidate for each in table.entries if each.failed}
+    if not failed:
+        return ""
+    of = f"{len(failed)} of {plural(len(table.candidates), 'candidate')}"
+    return f" Trainings of {of} failed: their loss was not a number."
 
 
 def _short(length: int, target: int) -> str:
@@ -135,13 +190,14 @@ def document(
     """Everything about a contest, also of one that is not over, as JSON has it.
 
     Args:
-        facts: What is known of images, network and protection.
+        facts: What is known of images, network and protection, and who takes no part.
     """
     over = not plan.next_jobs(table)
     content = {"format": FORMAT, "status": "finished" if over else "running", **facts}
     content["target_epochs"] = plan.target
     pick = {"winner": NONE, "reference": NONE, "reason": "running", "extrapolated": False}
     content |= {"plan": plan.to_json(table), "pick": pick, "proof": None, "sentence": None}
+    content["unproved"] = []
     chosen = None
     if over:
         result = contest_result(candidates, plan, table)
@@ -151,8 +207,9 @@ def document(
             "led": chosen.winner,
             "reference": chosen.reference,
             "reason": chosen.reason,
-            "extrapolated": chosen.extrapolated,
+            "extrapolated": chosen.extrapolated and result.winner.name == chosen.winner,
         }
+        content["unproved"] = list(plan.unproved(table))
         content["proof"] = None if proof is None else proof._asdict()
         content["sentence"] = result.sentence
     rival = NONE if chosen is None else chosen.reference
@@ -192,13 +249,13 @@ def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, 
         field: sum(float(getattr(e, field).double().mean()) for e in own) / len(own)
         for field in ("losses", "correct")
     }
-    against = None
-    if name != rival and table.seeds(rival, length):
+    against, is_trained = None, name in table.trained(length)
+    if name != rival and is_trained and rival in table.trained(length):
         against = difference(table, name, rival, length)
     return {
         "length": length,
         "seeds": [e.seed for e in own],
-        "accuracy": mean["correct"],
+        "accuracy": mean["correct"] if is_trained else None,
         "loss": _finite(mean["losses"]),
         "train_loss": _finite(sum(e.train_loss for e in own) / len(own)),
         "difference": None if against is None else _finite(against.mean),

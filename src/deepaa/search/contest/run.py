@@ -115,6 +115,8 @@ class Contest:
     ) -> None:
         """Nothing is trained before the iteration begins."""
         self.candidates = {each.name: each for each in candidates if each.name in plan.names}
+        self.left_out = [each.title for each in candidates if each.name not in plan.names]
+        """The titles of those that the passes are not enough for."""
         self.images, self.network, self.plan = images, network, plan
         self.parallel = parallel or PARALLEL[network.device.type]
         self.passes = 0
@@ -128,8 +130,12 @@ class Contest:
 
     @property
     def table(self) -> ContestTable:
-        """The outcomes of all jobs whose parts were all judged, in the order in which they came."""
-        jobs = dict.fromkeys(Job(*unit[:3]) for unit in self._judged)
+        """The outcomes of all jobs whose parts were all judged, in the order of the plan.
+
+        A state that was read again has its trainings in another order than they came in, and the
+        order of the entries is that of the trainings to come.
+        """
+        jobs = sorted({Job(*unit[:3]) for unit in self._judged}, key=self.plan.place)
         entries = [entry for job in jobs if (entry := self._entry(job)) is not None]
         return ContestTable(self.images.chooses, tuple(entries), self.images.clusters)
 
@@ -171,12 +177,13 @@ class Contest:
                     yield self._epoch(unit, outcome)
                 elif outcome is not None:
                     self._losses[unit] = float("nan")
-        for unit in group:
-            self._judged[unit] = self._judge(unit)
+        judged = {unit: self._judge(unit) for unit in group}
+        for unit in group:  # all before the first record: a state never holds a part of a group
+            self._judged[unit] = judged[unit]
             del self._at_work[unit]
             self._states.pop(unit, None)
-            entry = self._entry(Job(*unit[:3]))
-            if entry is not None:
+        for job, unit in {Job(*unit[:3]): unit for unit in group}.items():
+            if (entry := self._entry(job)) is not None:
                 yield self._summary(entry, self._began[unit])
 
     def _begin(self, unit: Unit) -> Training:
