@@ -26,13 +26,11 @@ from deepaa.data.load import as_images
 from deepaa.models import default_model
 from deepaa.runs import Run, read_config, read_history
 from deepaa.search.gradient_matching.search import LayerRecord, StepRecord
-from deepaa.search.policy_search import (
-    PolicySearch,
-    default_augmentation,
-)
+from deepaa.search.policy_search import PolicySearch
 from deepaa.search.progress import SearchProgress, little_learnt
 from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import PRESETS, ProxyConfig
+from deepaa.search.world import default_augmentation
 from deepaa.train.config import TrainConfig
 from deepaa.train.loop import EpochRecord, evaluate
 

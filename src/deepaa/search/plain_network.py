@@ -16,12 +16,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from deepaa.data import LabelledImages, Splits
+from deepaa.data import LabelledImages, Splits, batch_sizes
 from deepaa.models import copy_model, is_large, load_model
 from deepaa.ops import Row
 from deepaa.policy import Policy, SpaceName, compared_policy
-from deepaa.runs import RunError, parsed, record_of, short
-from deepaa.search.protection import LEAST_IMAGES, Protection, find_changed
+from deepaa.runs import Run, RunError, checks_state, parsed, part_of, record_of, short
+from deepaa.search.methods import Passes
+from deepaa.search.protection import (
+    LEAST_IMAGES,
+    Protection,
+    class_sample,
+    find_changed,
+    first_rows,
+)
 from deepaa.train import MOST_EPOCHS, ImageBatches, TrainConfig, Training
 
 if TYPE_CHECKING:
@@ -34,6 +41,7 @@ RETRAINED = 0.25
 LEAST_RETRAINED, LEAST_PER_OPERATION = 10_000, 4_000
 """Images that go through the network in it, at least: in all, and for each suspected operation."""
 SHOWN_CLASSES = 5
+LOOKING = "looking for operations that turn one class into another"
 
 
 class ProtectionRecord(NamedTuple):
@@ -44,6 +52,8 @@ class ProtectionRecord(NamedTuple):
     untestable: list[str]
     classes: int
     seconds: float
+    passes: int = 0
+    """Passes forward that it took, or what costs as much; pre-training is not included."""
 
     @property
     def protection(self) -> Protection:
@@ -84,89 +94,182 @@ class ProtectionRecord(NamedTuple):
         return cls.from_json(parsed(bytes(saved.tolist())), "the protection in a state")
 
 
-def plain_network(
-    images: Tensor,
-    labels: Tensor,
-    model_name: str,
-    config: TrainConfig,
-    device: torch.device,
-    classes: int,
-    seed: int,
-    before_step: Callable[[], None] = lambda: None,
-) -> nn.Module:
-    """A network that was trained on images without augmentation."""
-    model = load_model(model_name, images, classes, seed)
-    return _trained(model, ImageBatches(images, labels, None, config, device), config, before_step)
+class ClassProtection:
+    """Looks for operations that turn one class into another, with a network trained for this.
+
+    It goes on from `state()`, taken after any epoch of its trainings, and then finds the same, bit
+    for bit on a CPU, and counts the same passes.
+    """
+
+    keep: Callable[[], None] = staticmethod(lambda: None)
+    """Called after each epoch, when there is a new state."""
+    show: Callable[[str], None] = staticmethod(lambda text: None)
+    """Is told what is done, in words for a person."""
+
+    def __init__(
+        self,
+        data: LabelledImages,
+        parts: tuple[Tensor, Tensor],
+        model: nn.Module | str,
+        config: TrainConfig,
+        device: torch.device,
+        rows: Sequence[Row],
+        before_step: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Nothing is trained before `find`.
+
+        Args:
+            parts: Indices of the images that the network was, or is, trained on, without
+                augmentation, and of those that it is asked about.
+            model: The network, or the name of one that is trained for this.
+            rows: Those that are tested.
+            before_step: Called before each step of a training and each measurement; what it raises
+                ends the work.
+        """
+        self.data, self.parts, self.model, self.config = data, parts, model, config
+        self.device, self.rows, self.before_step = device, list(rows), before_step
+        self.passes = Passes()
+        """What went through networks; work that was repeated after a stop is counted once."""
+        self._plain: nn.Module | None = None
+        self._training: Training | None = None
+        self._seconds, self._began = 0.0, time.perf_counter()
+        self._loaded: dict[str, Tensor] = {}
+        self._run: Run | None = None
+
+    @property
+    def is_testable(self) -> bool:
+        """Whether there are held-out images enough of two classes: else nothing is trained."""
+        held = self.data.labels[self.parts[1]]
+        return int((held.bincount() >= LEAST_IMAGES).sum()) > 1
+
+    @property
+    def most_passes(self) -> int:
+        """What it costs at most, in passes forward: if every operation were suspected."""
+        if not self.is_testable:
+            return 0
+        train, held = self.parts
+        names = {row.operation.name for row in self.rows}
+        further = retraining_config(self.config, len(train), len(names))
+        trained = epoch_rows(further, len(train)) * further.epochs
+        if isinstance(self.model, str):
+            trained += epoch_rows(self.config, len(train)) * self.config.epochs
+        asked = len(class_sample(self.data.labels[held], len(self.data.class_names)))
+        forward = asked * (len(first_rows(self.rows)) + 2 * len(self.rows) + 2)
+        return Passes(training=trained, forward=forward).cost
+
+    def find(self) -> ProtectionRecord:
+        """Train what is left to train, and say what may not take part."""
+        self._began, names = time.perf_counter(), self.data.class_names
+        protection = Protection(untestable=names)
+        if self.is_testable:
+            device, held = self.device, self.parts[1]
+            images, labels = self.data.images[held].to(device), self.data.labels[held]
+            plain, seed = self._plain_network(), self.config.seed
+            self.show(LOOKING)
+            protection = find_changed(
+                plain, images, labels, names, self.rows, self._retrain, seed, self._before_row
+            )
+        changed, untestable = protection.to_json(), list(protection.untestable)
+        return ProtectionRecord(
+            changed, untestable, len(names), self._seconds_now, self.passes.cost
+        )
+
+    def _before_row(self, images: int) -> None:
+        self.before_step()
+        self.passes = self.passes.plus(forward=images)
+
+    def _plain_network(self) -> nn.Module:
+        """The network that knows no operation."""
+        if not isinstance(self.model, str):
+            return self.model
+        images, classes = self._trained_on[0], len(self.data.class_names)
+        self._plain = load_model(self.model, images, classes, self.config.seed).to(self.device)
+        if kept := part_of(self._loaded, "plain."):
+            with checks_state(self._run):
+                self._plain.load_state_dict(kept)
+            self._count(self.config)
+        else:
+            self._train(self._plain, None, self.config)
+        return self._plain
+
+    def _retrain(self, policy: Policy) -> nn.Module:
+        """A copy of the network after some more training with suspected operations."""
+        assert self._plain is not None or not isinstance(self.model, str)
+        images, operations = len(self.parts[0]), len(policy.table.operations) - 1
+        model = copy_model(self._plain or self.model)  # type: ignore[arg-type]  # one is a network
+        return self._train(model, policy, retraining_config(self.config, images, operations))
+
+    def _train(self, model: nn.Module, policy: Policy | None, config: TrainConfig) -> nn.Module:
+        batches = ImageBatches(*self._trained_on, policy, config, self.device)
+        training = self._training = Training(model, batches, config)
+        training.before_step = self.before_step
+        if kept := part_of(self._loaded, "training."):
+            with checks_state(self._run):
+                training.load_state(kept)
+        self._loaded = {}
+        for record in training:
+            self.show(f"{LOOKING}: epoch {record.epoch + 1}/{config.epochs}")
+            self.keep()
+        self._count(config)
+        self._training = None
+        return training.model
+
+    @property
+    def _trained_on(self) -> tuple[Tensor, Tensor]:
+        return self.data.images[self.parts[0]], self.data.labels[self.parts[0]]
+
+    def _count(self, config: TrainConfig) -> None:
+        rows = epoch_rows(config, len(self.parts[0]))
+        self.passes = self.passes.plus(training=rows * config.epochs)
+
+    # Saving
+
+    @property
+    def _seconds_now(self) -> float:
+        return self._seconds + time.perf_counter() - self._began
+
+    def state(self) -> dict[str, Tensor]:
+        """What it goes on from, after an epoch: the training at work, and what came before it."""
+        assert self._training is not None
+        state = {f"training.{name}": tensor for name, tensor in self._training.state().items()}
+        is_further = self._plain is not None and self._training.model is not self._plain
+        if is_further:
+            assert self._plain is not None
+            state |= {f"plain.{name}": each for name, each in self._plain.state_dict().items()}
+        return {**state, "seconds": torch.tensor(self._seconds_now, dtype=torch.float64)}
+
+    def load_state(self, state: Mapping[str, Tensor], run: Run | None = None) -> None:
+        """Go on from a state of `run` when `find` is called; RunError if it does not fit."""
+        with checks_state(run):
+            self._seconds = float(state["seconds"])
+        self._loaded, self._run = dict(state), run
 
 
-def _trained(
-    model: nn.Module, batches: ImageBatches, config: TrainConfig, before_step: Callable[[], None]
-) -> nn.Module:
-    training = Training(model, batches, config)
-    training.before_step = before_step
-    for _ in training:
-        pass
-    return training.model
+def epoch_rows(config: TrainConfig, images: int) -> int:
+    """Images that go through a network in an epoch, each draw of one counted."""
+    return sum(batch_sizes(images, config.batch, config.copies)) * config.copies
 
 
-def protect_classes(
+def protection_of(
     search: PolicySearch, before_step: Callable[[], None], *, is_trained: bool = True
-) -> ProtectionRecord:
-    """What may not take part in a search, nor in any policy that it is compared with.
+) -> ClassProtection:
+    """What looks for all that may not take part in a search, nor in what it is compared with.
 
     Args:
-        before_step: Called before each step of a training; what it raises ends the work.
+        before_step: As for `ClassProtection`.
         is_trained: Whether the search has trained its network.
     """
-    train, heldout = plain_parts(search.splits, len(search.data.class_names))
+    parts = plain_parts(search.splits, len(search.data.class_names))
     has_plain = is_trained and search.pretrains and not search.proxy.augment
-    config = search.train_config(len(train))
-    return protected(
+    return ClassProtection(
         search.data,
-        (train, heldout),
+        parts,
         search.model if has_plain else search.network_name,
-        config,
+        search.train_config(len(parts[0])),
         search.device,
         rows_to_test(search.data, search.space.table.rows),
         before_step,
     )
-
-
-def protected(
-    data: LabelledImages,
-    parts: tuple[Tensor, Tensor],
-    model: nn.Module | str,
-    config: TrainConfig,
-    device: torch.device,
-    rows: list[Row],
-    before_step: Callable[[], None] = lambda: None,
-) -> ProtectionRecord:
-    """What may not take part, by a network that was trained without augmentation.
-
-    Args:
-        parts: Indices of the images that it was, or is, trained on, and of those it is asked about.
-        model: The network, or the name of one that is trained for this.
-        rows: Those that are tested.
-        before_step: As for `protect_classes`.
-    """
-    began, classes, seed = time.perf_counter(), len(data.class_names), config.seed
-    train, heldout = parts
-    protection = Protection(untestable=data.class_names)
-    if int((data.labels[heldout].bincount() >= LEAST_IMAGES).sum()) > 1:
-        images, labels = data.images[train], data.labels[train]
-        if isinstance(model, str):
-            model = plain_network(images, labels, model, config, device, classes, seed, before_step)
-        plain = model
-
-        def retrain(policy: Policy) -> nn.Module:
-            more = retraining_config(config, len(train), len(policy.table.operations) - 1)
-            batches = ImageBatches(images, labels, policy, more, device)
-            return _trained(copy_model(plain), batches, more, before_step)
-
-        held = data.images[heldout].to(device), data.labels[heldout]
-        protection = find_changed(plain, *held, data.class_names, rows, retrain, seed=seed)
-    changed, untestable = protection.to_json(), list(protection.untestable)
-    return ProtectionRecord(changed, untestable, classes, time.perf_counter() - began)
 
 
 def plain_parts(splits: Splits, classes: int) -> tuple[Tensor, Tensor]:

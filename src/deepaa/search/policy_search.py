@@ -26,10 +26,10 @@ from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.methods import Forecast, Method, Searcher, TrialRecord, World
-from deepaa.search.plain_network import ProtectionRecord, protect_classes
+from deepaa.search.plain_network import LOOKING, ProtectionRecord, protection_of
 from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
-from deepaa.search.world import Parts, parts_of, world_of
+from deepaa.search.world import Parts, default_augmentation, parts_of, world_of
 from deepaa.train import (
     EpochRecord,
     ImageBatches,
@@ -40,11 +40,9 @@ from deepaa.train import (
 )
 
 Record = EpochRecord | ProtectionRecord | StepRecord | LayerRecord | TrialRecord
-DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 SPLITS = "splits.json"
 HELDOUT_IMAGES = 512
 """The most validation images on which a network is measured after each epoch of pre-training."""
-PROTECTING = "looking for operations that turn one class into another"
 
 
 class PolicySearch:
@@ -69,6 +67,7 @@ class PolicySearch:
         run: Run | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
+        protection: ProtectionRecord | None = None,
     ) -> None:
         """Split the data, and go on from the run's newest checkpoint if it has one.
 
@@ -80,6 +79,7 @@ class PolicySearch:
             splits: The parts themselves, of a run that is only looked at.
             run: Where records, checkpoints and the policy go; None keeps nothing.
             stop: Called often; once it returns true, the iteration saves and ends as `stopped`.
+            protection: What turns one class into another, if that has been looked for before.
         """
         self.data, self.space, self.device = data, space, torch.device(device)
         self.run = run if distributed.is_main() else None
@@ -110,6 +110,7 @@ class PolicySearch:
         self.given = model
         """The user's own network."""
         self.search: Search | Searcher | None = None
+        self._found_before = protection
         self.protection = Protection()
         """What turns one class into another: from its record on it is not in `space` any more."""
         self.protection_state: dict[str, Tensor] = {}
@@ -235,20 +236,34 @@ class PolicySearch:
             yield record
             self.check_stop()
 
-    def _protect(self, weights: dict[str, Tensor]) -> Generator[Record, None, dict[str, Tensor]]:
+    def _protect(
+        self, weights: dict[str, Tensor], *, is_trained: bool = True
+    ) -> Generator[Record, None, dict[str, Tensor]]:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
-            self.show(PROTECTING)
-            record = distributed.broadcast(protect_classes(self, self.check_stop))
+            record = self._found_before or self._looked_for(weights, is_trained=is_trained)
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
-            yield record
-            self.check_stop()
+            if self._found_before is None:  # else somebody has told of it
+                yield record
+                self.check_stop()
         if saved is None:
             return weights
         self._take_protection(saved)
         return {**weights, "protection": saved}
+
+    def _looked_for(self, weights: dict[str, Tensor], *, is_trained: bool) -> ProtectionRecord:
+        """What turns one class into another, by all processes alike; a stop costs one epoch."""
+        looking = protection_of(self, self.check_stop, is_trained=is_trained)
+        if state := part_of(self._state, "protecting."):
+            looking.load_state(state, self.run)
+        looking.show = self.show
+        looking.keep = lambda: self._hold(
+            {**weights, **{f"protecting.{k}": v for k, v in looking.state().items()}}
+        )
+        self.show(LOOKING)
+        return distributed.broadcast(looking.find())
 
     def _take_protection(self, saved: Tensor) -> None:
         with checks_state(self.run):
@@ -256,15 +271,15 @@ class PolicySearch:
             self.space = self.protection.space(self.space)
         self.protection_state = {"protection": saved}
 
-    def protect_alone(self) -> Iterator[ProtectionRecord]:
+    def protect_alone(self) -> Iterator[Record]:
         """Protect classes where nothing is searched: with a network that is trained for it."""
-        if self.config.protect and not self.protection_state:
-            self.show(PROTECTING)
-            record = protect_classes(self, self.check_stop, is_trained=False)
-            self._take_protection(record.to_tensor())
-            if self.run is not None:
-                self.run.log({"kind": "protection", **record._asdict()})
-            yield record
+        self._phase = "search"
+        try:
+            if not self.protection_state:
+                yield from self._protect({}, is_trained=False)
+        except StopAskedError:
+            self.save()
+            self.stopped = True
 
     def _search(self) -> Iterator[Record]:
         weights = part_of(self._state, "model.") or self.model.state_dict()
@@ -346,6 +361,10 @@ class PolicySearch:
         """Log a record, hold the state that belongs to it, and save that when it is time."""
         if self.run is not None:
             self.run.log({"kind": kind, **record._asdict()})
+        self._hold(state, now=now)
+
+    def _hold(self, state: dict[str, Tensor], *, now: bool = False) -> None:
+        """Hold a state of the work, and save it when it is time."""
         self._unsaved = (self._phase, state)
         if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
             self.save()
@@ -374,10 +393,3 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
     made = field.default_factory
     return field.default if made is dataclasses.MISSING else made()
-
-
-def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
-    """The policy of crop, flip and cutout, without those that the space leaves out."""
-    have = {op.name: op for op in space.operations}
-    wanted = [have[name] for name in names if name in have]
-    return Policy.always(*wanted) if wanted else Policy.identity(space)

@@ -246,13 +246,20 @@ def transformed(images: Tensor, row: Row, seed: int) -> tuple[Tensor, Tensor]:
 
 
 def called_shares(
-    model: nn.Module, images: Tensor, labels: Tensor, classes: int, rows: Sequence[Row], seed: int
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    classes: int,
+    rows: Sequence[Row],
+    seed: int,
+    before_row: Callable[[int], None] = lambda images: None,
 ) -> Shares:
     """What `model` calls the images under each row."""
     shares = torch.zeros(len(rows), classes, classes)
     counts = torch.zeros(len(rows), classes, dtype=torch.int64)
     mirrors = torch.zeros(len(rows), dtype=torch.bool)
     for r, row in enumerate(rows):
+        before_row(len(images))
         out, changed = transformed(images, row, seed)
         if row.operation.name == "identity":
             changed = torch.ones_like(changed)
@@ -287,6 +294,7 @@ def find_changed(
     rows: Iterable[Row],
     retrain: Retrain,
     seed: int = 0,
+    before_row: Callable[[int], None] = lambda images: None,
 ) -> Protection:
     """The operations that turn one class into another.
 
@@ -296,11 +304,12 @@ def find_changed(
         labels: Their classes, (N,).
         rows: All that is to be tested: those of a space, and those of other policies.
         retrain: Gives a copy of the network after some more training with a policy.
+        before_row: Is told how many images go through a network next, under one of the rows.
     """
     rows, classes, identity = list(rows), len(class_names), Row(Operation("identity"), None)
     chosen = class_sample(labels, classes).to(images.device)
     images, labels = images[chosen], labels.to(images.device)[chosen]
-    clean = called_shares(model, images, labels, classes, [identity], seed)
+    clean = called_shares(model, images, labels, classes, [identity], seed, before_row)
     before = clean.of[0]
     testable = (clean.images[0] >= LEAST_IMAGES) & (before.diagonal() >= LEAST_RIGHT)
     names = zip(class_names, testable.tolist(), strict=True)
@@ -309,7 +318,8 @@ def find_changed(
     known = testable.to(labels.device)[labels]
 
     def measure(network: nn.Module, some: Sequence[Row]) -> Shares:
-        return called_shares(network, images[known], labels[known], classes, some, seed)
+        some_images, truth = images[known], labels[known]
+        return called_shares(network, some_images, truth, classes, some, seed, before_row)
 
     tested = first_rows(rows) if bool(pairs.any()) else []
     turned = suspicious(measure(model, tested), before, pairs)

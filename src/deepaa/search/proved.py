@@ -9,7 +9,7 @@ from deepaa import distributed
 from deepaa.data import weaknesses
 from deepaa.models import is_large
 from deepaa.policy import Policy, SpaceName
-from deepaa.runs import FOUND, POLICY, StopAskedError
+from deepaa.runs import FOUND, POLICY
 from deepaa.search.contest import (
     Candidate,
     Contest,
@@ -96,25 +96,18 @@ class ProvedSearch:
     def __iter__(self) -> Iterator[Record | ContestRecord]:
         """Search, then let candidates compete, and write the winner."""
         search = self.search
-        if self.is_searched:
-            yield from search
-            self.stopped = search.stopped
-            if self.stopped:
-                return
+        yield from search if self.is_searched else search.protect_alone()
+        self.stopped = search.stopped
+        if self.stopped:
+            return
         if not distributed.is_main():  # which holds the contest alone
             return
         if self.config is None:
             if search.run is not None:
                 self.found.save(search.run.folder / POLICY)
             return
-        if not self.is_searched:
-            try:
-                yield from search.protect_alone()
-            except StopAskedError:
-                self.stopped = True
-                return
-            if search.run is not None:
-                self.found.save(search.run.folder / FOUND)
+        if not self.is_searched and search.run is not None:
+            self.found.save(search.run.folder / FOUND)
         if not self.is_over:
             search.show("contest: preparing the trainings")
         self.contest = self._begin()

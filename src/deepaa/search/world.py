@@ -9,7 +9,8 @@ from torch import nn
 
 from deepaa.data import LabelledImages, Splits
 from deepaa.models import load_model
-from deepaa.policy import default_policy
+from deepaa.ops import Space
+from deepaa.policy import Policy, default_policy
 from deepaa.search.fresh_network import fresh_copy
 from deepaa.search.methods import Part, World
 from deepaa.train import space_of
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from deepaa.search.policy_search import PolicySearch
 
 Parts = tuple[Part, Part, Part]
+DEFAULT_AUGMENTATION = ("crop", "resized_crop", "flip", "cutout")
 
 
 def parts_of(data: LabelledImages, splits: Splits) -> Parts:
@@ -59,3 +61,10 @@ def _fresh_model(search: PolicySearch, seed: int) -> nn.Module:
     images, classes = search.data.images, len(search.data.class_names)
     model = load_model(search.network_name, images, classes, seed, None, search.levels)
     return model.to(search.device)
+
+
+def default_augmentation(space: Space, names: tuple[str, ...] = DEFAULT_AUGMENTATION) -> Policy:
+    """The policy of crop, flip and cutout, without those that the space leaves out."""
+    have = {op.name: op for op in space.operations}
+    wanted = [have[name] for name in names if name in have]
+    return Policy.always(*wanted) if wanted else Policy.identity(space)

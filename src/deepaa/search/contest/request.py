@@ -22,7 +22,12 @@ from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
 from deepaa.search.contest.plan import ContestConfig, LengthPlan
 from deepaa.search.contest.run import Contest, Network
-from deepaa.search.plain_network import ProtectionRecord, protected, rows_to_test
+from deepaa.search.plain_network import (
+    LOOKING,
+    ClassProtection,
+    ProtectionRecord,
+    rows_to_test,
+)
 from deepaa.search.protection import Protection
 from deepaa.train import TrainConfig, device_settings, policy_hash
 
@@ -171,12 +176,13 @@ def _protection(
     if path is not None and path.exists():
         record = ProtectionRecord.from_json(read_json(path), path)
     else:
-        show("looking for operations that turn one class into another")
+        show(LOOKING)
         part = images.parts[0].train  # by class in any order, so cut in two by turns
         steps = network.config.stretched(PROTECTION_EPOCHS)
         halves = part[0::2], part[1::2]
         rows = rows_to_test(images.data)
-        record = protected(images.data, halves, network.name, steps, network.device, rows)
+        looking = ClassProtection(images.data, halves, network.name, steps, network.device, rows)
+        record = looking.find()
         if run is not None:
             run.write_json(PROTECTION, record._asdict())
         show("")
