@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,12 +34,6 @@ from deepaa.transforms import inputs
 CUTOUT_TARGETS = ("keep", "hide")
 LOST = -1
 """Both coordinates of a key point that has no pixel any more."""
-USUAL_NAMES = {
-    "BoundingBoxes": ("boxes", "bboxes", "bbox"),
-    "Mask": ("mask", "masks"),
-    "KeyPoints": ("keypoints", "kpts"),
-}
-"""What targets are called in the dictionaries of other libraries."""
 ROTATED = {"XYWHR": 5, "CXCYWHR": 5, "XYXYXYXY": 8}
 """The formats of rotated boxes, and how many numbers a box has."""
 SLACK = 1.0
@@ -281,36 +275,6 @@ def move_batch(
             wrap = sys.modules["torchvision.tv_tensors"].wrap
             masks = [move(mask) for move, mask in zip(movers, _masks(leaf), strict=True)]
             leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in masks]), like=leaf)
-
-
-def misread(node: Any) -> Iterator[str]:
-    """What is called boxes, a mask or key points and is none: told once in a process."""
-    if isinstance(node, dict):
-        for name, value in node.items():
-            if name in _KINDS and name not in _TOLD and (told := _misread(value, _KINDS[name])):
-                _TOLD.add(name)
-                yield f"{name!r} in this sample is a plain {told}"
-    if isinstance(node, inputs.CONTAINERS):
-        for item in node.values() if isinstance(node, dict) else node:
-            if isinstance(item, inputs.CONTAINERS):
-                yield from misread(item)
-
-
-_KINDS = {name: kind for kind, names in USUAL_NAMES.items() for name in names}
-_TOLD: set[str] = set()
-
-
-def _misread(value: Any, kind: str) -> str | None:
-    """What a value is, and what happens to it, if it is no target but looks like one."""
-    if isinstance(value, Tensor | np.ndarray):
-        plain = value.ndim >= 2 and not inputs.is_target(value)
-    else:
-        plain = isinstance(value, list) and bool(value) and isinstance(value[0], list | tuple)
-    fate = "does not move with the image"
-    if not plain and kind == "Mask" and inputs.is_pil(value):
-        plain, fate = True, "gets the image's colours too"
-    advice = f"wrap it in tv_tensors.{kind}, or rename it if it is something else"
-    return f"{type(value).__name__}, which {fate}: {advice}" if plain else None
 
 
 def refuse_compiled(leaves: list[Any]) -> None:
