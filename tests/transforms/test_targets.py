@@ -311,6 +311,47 @@ def test_bad_targets_are_named(sample: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+BAD = boxes([40, 2, 50, 4])
+GOOD = boxes([4, 2, 20, 4])
+PICTURE = Image.new("RGB", (24, 16))
+STRANGE = Image.new("CMYK", (24, 16))
+
+
+@pytest.mark.parametrize(
+    ("sample", "place"),
+    [
+        ((IMAGE, {"boxes": BAD}), r"\[1\]\['boxes'\]: box 0,"),
+        ({"image": IMAGE, "boxes": BAD}, r"\['boxes'\]: box 0,"),
+        (
+            [(IMAGE, {"boxes": GOOD}), (IMAGE, {"boxes": BAD})],
+            r"sample 1, \[1\]\['boxes'\]: box 0,",
+        ),
+        ([{"image": IMAGE, "boxes": b} for b in (GOOD, BAD)], r"sample 1, \['boxes'\]: box 0,"),
+        (
+            {"image": [IMAGE] * 2, "objects": [{"boxes": GOOD}, {"boxes": BAD}]},
+            r"sample 1, \['objects'\]\[1\]\['boxes'\]: box 0,",
+        ),
+        ((BATCH, [{"boxes": GOOD}, {"boxes": BAD}]), r"sample 1, \[1\]\[1\]\['boxes'\]: box 0,"),
+        (
+            {"x": BATCH, "masks": tv_tensors.Mask(noise(2, 9, 9))},
+            r"sample 0, \['masks'\]\[0\]: a Mask should be",
+        ),
+        ({"x": BATCH, "y": {"boxes": [GOOD]}}, r"\['y'\]\['boxes'\]: a batch of 2 images needs"),
+        (
+            [{"views": [PICTURE] * 2, "boxes": [GOOD, BAD]}],
+            r"sample 0, \['boxes'\]\[1\]: box 0,",
+        ),
+        ([PICTURE, STRANGE], "sample 1: image has mode 'CMYK'"),
+        ({"image": [PICTURE, STRANGE]}, r"sample 1, \['image'\]\[1\]: image has mode 'CMYK'"),
+        ([{"image": PICTURE}, {"image": STRANGE}], r"sample 1, \['image'\]: image has mode"),
+    ],
+)
+def test_errors_name_the_sample_and_the_key(sample: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=f"^in {place}") as error:
+        DeepAutoAugment(POLICY)(sample)
+    assert "\n" not in str(error.value)
+
+
 def test_images_of_two_sizes_share_no_targets() -> None:
     sample = [Image.new("RGB", (24, 16)), Image.new("RGB", (8, 8))]
     with pytest.raises(ValueError, match="of one size, and these are 16 x 24 and 8 x 8"):

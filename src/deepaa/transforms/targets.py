@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from deepaa.ops import (
     Layer,
@@ -30,6 +30,7 @@ from deepaa.ops import (
     track,
 )
 from deepaa.transforms import inputs
+from deepaa.transforms.where import At, further, item_of, mapped, naming
 
 CUTOUT_TARGETS = ("keep", "hide")
 LOST = -1
@@ -238,6 +239,7 @@ def move_sample(
     draw: Callable[[], Steps],
     table: Table,
     settings: TargetSettings,
+    at: At,
 ) -> None:
     """Replace the targets in a flat sample by those moved as its images, which share a draw."""
     if not (places := target_places(leaves)):
@@ -249,7 +251,7 @@ def move_sample(
         )
     mover = Mover(draw(), table, _size(images, table), settings)
     for place in places:
-        leaves[place] = tree_map(mover, leaves[place])
+        leaves[place] = mapped(mover, leaves[place], partial(further, at, place))
 
 
 def move_batch(
@@ -258,23 +260,30 @@ def move_batch(
     draws: Callable[[], list[Steps]],
     table: Table,
     settings: TargetSettings,
+    at: At,
 ) -> None:
     """Replace the targets of a batch: masks (N, ..., H, W), and lists with one item per image."""
     if not (places := target_places(leaves)):
         return
     n, size = len(images[0]), _size(images, table)
     for place in places:
-        _check_batched(leaves[place], n)
+        with naming(partial(at, place)):
+            _check_batched(leaves[place], n)
     movers = [Mover(steps, table, size, settings) for steps in draws()]
     for place in places:
         leaf = leaves[place]
+        if not n:
+            continue
+        items = leaf if isinstance(leaf, list) else _masks(leaf)
+        moved = [
+            mapped(move, item, partial(item_of, at, place, i))
+            for i, (move, item) in enumerate(zip(movers, items, strict=True))
+        ]
         if isinstance(leaf, list):
-            moved = [tree_map(move, item) for move, item in zip(movers, leaf, strict=True)]
             leaves[place] = moved
-        elif n:
+        else:
             wrap = sys.modules["torchvision.tv_tensors"].wrap
-            masks = [move(mask) for move, mask in zip(movers, _masks(leaf), strict=True)]
-            leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in masks]), like=leaf)
+            leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in moved]), like=leaf)
 
 
 def refuse_compiled(leaves: list[Any]) -> None:
