@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
-import warnings
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from torchvision.transforms.v2.functional import convert_bounding_box_format
 
 from deepaa.ops.space import Operation, Space, Table
 from deepaa.policy.policy import Policy
-from deepaa.transforms import AugmentedDataset, DeepAutoAugment, targets
+from deepaa.transforms import AugmentedDataset, DeepAutoAugment
 
 FILL = {"fill": 7}
 GEOMETRY = Space(
@@ -313,6 +311,47 @@ def test_bad_targets_are_named(sample: Any, message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+BAD = boxes([40, 2, 50, 4])
+GOOD = boxes([4, 2, 20, 4])
+PICTURE = Image.new("RGB", (24, 16))
+STRANGE = Image.new("CMYK", (24, 16))
+
+
+@pytest.mark.parametrize(
+    ("sample", "place"),
+    [
+        ((IMAGE, {"boxes": BAD}), r"\[1\]\['boxes'\]: box 0,"),
+        ({"image": IMAGE, "boxes": BAD}, r"\['boxes'\]: box 0,"),
+        (
+            [(IMAGE, {"boxes": GOOD}), (IMAGE, {"boxes": BAD})],
+            r"sample 1, \[1\]\['boxes'\]: box 0,",
+        ),
+        ([{"image": IMAGE, "boxes": b} for b in (GOOD, BAD)], r"sample 1, \['boxes'\]: box 0,"),
+        (
+            {"image": [IMAGE] * 2, "objects": [{"boxes": GOOD}, {"boxes": BAD}]},
+            r"sample 1, \['objects'\]\[1\]\['boxes'\]: box 0,",
+        ),
+        ((BATCH, [{"boxes": GOOD}, {"boxes": BAD}]), r"sample 1, \[1\]\[1\]\['boxes'\]: box 0,"),
+        (
+            {"x": BATCH, "masks": tv_tensors.Mask(noise(2, 9, 9))},
+            r"sample 0, \['masks'\]\[0\]: a Mask should be",
+        ),
+        ({"x": BATCH, "y": {"boxes": [GOOD]}}, r"\['y'\]\['boxes'\]: a batch of 2 images needs"),
+        (
+            [{"views": [PICTURE] * 2, "boxes": [GOOD, BAD]}],
+            r"sample 0, \['boxes'\]\[1\]: box 0,",
+        ),
+        ([PICTURE, STRANGE], "sample 1: image has mode 'CMYK'"),
+        ({"image": [PICTURE, STRANGE]}, r"sample 1, \['image'\]\[1\]: image has mode 'CMYK'"),
+        ([{"image": PICTURE}, {"image": STRANGE}], r"sample 1, \['image'\]: image has mode"),
+    ],
+)
+def test_errors_name_the_sample_and_the_key(sample: Any, place: str) -> None:
+    with pytest.raises(ValueError, match=f"^in {place}") as error:
+        DeepAutoAugment(POLICY)(sample)
+    assert "\n" not in str(error.value)
+
+
 def test_images_of_two_sizes_share_no_targets() -> None:
     sample = [Image.new("RGB", (24, 16)), Image.new("RGB", (8, 8))]
     with pytest.raises(ValueError, match="of one size, and these are 16 x 24 and 8 x 8"):
@@ -336,51 +375,3 @@ def test_own_operations_and_compilers_are_refused() -> None:
     compiled = torch.compile(DeepAutoAugment(POLICY), backend="eager", fullgraph=True)
     with pytest.raises(Exception, match="boxes, masks, key points and videos cannot be compiled"):
         compiled(IMAGE, tv_tensors.Mask(noise(16, 24)))
-
-
-# What looks like a target and is none
-
-
-def misread(transform: DeepAutoAugment, sample: Any) -> list[str]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        transform(sample)
-    assert {warning.filename for warning in caught} <= {__file__}
-    return [str(w.message) for w in caught]
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "told"),
-    [
-        ("boxes", torch.zeros(2, 4), "'boxes' in this sample is a plain Tensor, which does not"),
-        ("bbox", [[1, 2, 3, 4]], "'bbox' in this sample is a plain list.*tv_tensors.BoundingBoxes"),
-        ("masks", np.zeros((2, 16, 24)), "'masks' in .* plain ndarray.*wrap it in tv_tensors.Mask"),
-        ("keypoints", torch.zeros(5, 2), "'keypoints' in .* wrap it in tv_tensors.KeyPoints, or"),
-        ("mask", Image.new("L", (24, 16)), "'mask' in .*, which gets the image's colours too"),
-    ],
-)
-def test_plain_targets_are_told_once(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: Any, told: str
-) -> None:
-    monkeypatch.setattr(targets, "_TOLD", set())
-    transform = DeepAutoAugment(POLICY)
-    sample = (Image.new("RGB", (24, 16)), {"annotation": {name: value}})
-    (message,) = misread(transform, sample)
-    assert re.search(told, message)
-    assert not misread(transform, sample)
-
-
-@pytest.mark.parametrize(
-    "sample",
-    [
-        {"image": noise(3, 16, 24), "boxes": boxes([1, 2, 3, 4]), "labels": torch.zeros(1)},
-        {"image": noise(3, 16, 24), "mask": 3, "bbox": [1, 2, 3, 4], "boxes": "none", "masks": []},
-        (noise(3, 16, 24), torch.zeros(2, 4)),
-        {"image": Image.new("RGB", (24, 16)), "other": noise(3, 16, 24), 4: noise(3, 16, 24)},
-    ],
-)
-def test_other_samples_are_taken_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, sample: Any
-) -> None:
-    monkeypatch.setattr(targets, "_TOLD", set())
-    assert not misread(DeepAutoAugment(POLICY), sample)

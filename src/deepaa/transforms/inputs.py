@@ -9,6 +9,7 @@ import operator
 import os
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,18 +129,23 @@ def _found(leaves: list[Any]) -> _Found:
     return found
 
 
+def found_images(leaves: list[Any]) -> list[int]:
+    """The places of what would be taken for images, if there are any."""
+    explicit, implicit = _found(leaves)
+    return explicit or implicit[:1]
+
+
 def image_places(leaves: list[Any]) -> list[int]:
     """The places of the images in a flat sample: torchvision's rule, see `DeepAutoAugment`."""
-    explicit, implicit = _found(leaves)
-    if not (explicit or implicit):
+    places = found_images(leaves)
+    if not places:
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
             f"uint8 or float (H, W, C) with at most {MOST_CHANNELS} channels, fewer than pixels "
             "a side, or a tensor (C, H, W) or "
-            f"(N, C, H, W); got {', '.join(map(_described, leaves)) or 'nothing'}"
+            f"(N, C, H, W); got {', '.join(map(described, leaves)) or 'nothing'}"
             + next(filter(None, map(_advice, leaves)), "")
         )
-    places = explicit or implicit[:1]
     for place in places:
         if isinstance(leaves[place], Tensor):
             check_shape(leaves[place])
@@ -224,10 +230,16 @@ def _advice(leaf: Any) -> str:
         return "; give a batch of arrays as a list of its images: list(batch)"
     if isinstance(leaf, str | os.PathLike):
         return "; open the file first: PIL.Image.open(path)"
+    if isinstance(leaf, Mapping):
+        return f"; {type(leaf).__name__} is not looked into: give dict(sample)"
+    if getattr(leaf, "__dict__", None) and not callable(leaf):
+        kind = type(leaf).__name__
+        return f"; {kind} is not looked into: give its parts, augment(sample.image, sample.boxes)"
     return ""
 
 
-def _described(leaf: Any) -> str:
+def described(leaf: Any) -> str:
+    """The kind of a leaf, and its shape if it has one."""
     if isinstance(leaf, Tensor | np.ndarray):
         return f"{type(leaf).__name__} {leaf.dtype} {tuple(leaf.shape)}"
     return type(leaf).__name__
@@ -263,7 +275,7 @@ def batch_size(images: list[Any]) -> int | None:
     if any(size != sizes[0] for size in sizes):
         raise ValueError(
             f"the images of one call share one draw, so they should all be single or be batches of "
-            f"one size; got {', '.join(map(_described, images))}"
+            f"one size; got {', '.join(map(described, images))}"
         )
     return sizes[0]
 

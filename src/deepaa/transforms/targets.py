@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from deepaa.ops import (
     Layer,
@@ -30,16 +30,11 @@ from deepaa.ops import (
     track,
 )
 from deepaa.transforms import inputs
+from deepaa.transforms.where import At, further, item_of, mapped, naming
 
 CUTOUT_TARGETS = ("keep", "hide")
 LOST = -1
 """Both coordinates of a key point that has no pixel any more."""
-USUAL_NAMES = {
-    "BoundingBoxes": ("boxes", "bboxes", "bbox"),
-    "Mask": ("mask", "masks"),
-    "KeyPoints": ("keypoints", "kpts"),
-}
-"""What targets are called in the dictionaries of other libraries."""
 ROTATED = {"XYWHR": 5, "CXCYWHR": 5, "XYXYXYXY": 8}
 """The formats of rotated boxes, and how many numbers a box has."""
 SLACK = 1.0
@@ -244,6 +239,7 @@ def move_sample(
     draw: Callable[[], Steps],
     table: Table,
     settings: TargetSettings,
+    at: At,
 ) -> None:
     """Replace the targets in a flat sample by those moved as its images, which share a draw."""
     if not (places := target_places(leaves)):
@@ -255,7 +251,7 @@ def move_sample(
         )
     mover = Mover(draw(), table, _size(images, table), settings)
     for place in places:
-        leaves[place] = tree_map(mover, leaves[place])
+        leaves[place] = mapped(mover, leaves[place], partial(further, at, place))
 
 
 def move_batch(
@@ -264,53 +260,30 @@ def move_batch(
     draws: Callable[[], list[Steps]],
     table: Table,
     settings: TargetSettings,
+    at: At,
 ) -> None:
     """Replace the targets of a batch: masks (N, ..., H, W), and lists with one item per image."""
     if not (places := target_places(leaves)):
         return
     n, size = len(images[0]), _size(images, table)
     for place in places:
-        _check_batched(leaves[place], n)
+        with naming(partial(at, place)):
+            _check_batched(leaves[place], n)
     movers = [Mover(steps, table, size, settings) for steps in draws()]
     for place in places:
         leaf = leaves[place]
+        if not n:
+            continue
+        items = leaf if isinstance(leaf, list) else _masks(leaf)
+        moved = [
+            mapped(move, item, partial(item_of, at, place, i))
+            for i, (move, item) in enumerate(zip(movers, items, strict=True))
+        ]
         if isinstance(leaf, list):
-            moved = [tree_map(move, item) for move, item in zip(movers, leaf, strict=True)]
             leaves[place] = moved
-        elif n:
+        else:
             wrap = sys.modules["torchvision.tv_tensors"].wrap
-            masks = [move(mask) for move, mask in zip(movers, _masks(leaf), strict=True)]
-            leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in masks]), like=leaf)
-
-
-def misread(node: Any) -> Iterator[str]:
-    """What is called boxes, a mask or key points and is none: told once in a process."""
-    if isinstance(node, dict):
-        for name, value in node.items():
-            if name in _KINDS and name not in _TOLD and (told := _misread(value, _KINDS[name])):
-                _TOLD.add(name)
-                yield f"{name!r} in this sample is a plain {told}"
-    if isinstance(node, inputs.CONTAINERS):
-        for item in node.values() if isinstance(node, dict) else node:
-            if isinstance(item, inputs.CONTAINERS):
-                yield from misread(item)
-
-
-_KINDS = {name: kind for kind, names in USUAL_NAMES.items() for name in names}
-_TOLD: set[str] = set()
-
-
-def _misread(value: Any, kind: str) -> str | None:
-    """What a value is, and what happens to it, if it is no target but looks like one."""
-    if isinstance(value, Tensor | np.ndarray):
-        plain = value.ndim >= 2 and not inputs.is_target(value)
-    else:
-        plain = isinstance(value, list) and bool(value) and isinstance(value[0], list | tuple)
-    fate = "does not move with the image"
-    if not plain and kind == "Mask" and inputs.is_pil(value):
-        plain, fate = True, "gets the image's colours too"
-    advice = f"wrap it in tv_tensors.{kind}, or rename it if it is something else"
-    return f"{type(value).__name__}, which {fate}: {advice}" if plain else None
+            leaves[place] = wrap(torch.stack([m.as_subclass(Tensor) for m in moved]), like=leaf)
 
 
 def refuse_compiled(leaves: list[Any]) -> None:

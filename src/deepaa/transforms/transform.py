@@ -30,8 +30,9 @@ from deepaa.ops import (
     to_device,
 )
 from deepaa.policy import Policy, load_policy
-from deepaa.transforms import inputs, targets
+from deepaa.transforms import inputs, left_behind, targets
 from deepaa.transforms.value_range import ValueRange
+from deepaa.transforms.where import At, in_item, in_sample, naming
 
 Array = np.ndarray[Any, Any]
 _LOCK = ForkSafeLock()
@@ -176,7 +177,7 @@ class DeepAutoAugment(nn.Module):
         if self.value_range is None and inputs.is_plain_image(given):
             return self._augment_one(given, self._key(index), self.epoch)  # the quick way
         if not torch.compiler.is_compiling():
-            for told in targets.misread(given):
+            for told in left_behind.told(given):
                 warnings.warn(told, stacklevel=4)  # where the user calls this module
         if self.value_range is not None:
             return self.value_range.apply(lambda given: self._augment(given, index), given)
@@ -185,9 +186,10 @@ class DeepAutoAugment(nn.Module):
     def _augment(self, given: Any, index: Any) -> Any:
         """`forward` for one nested sample."""
         leaves, structure = tree_flatten(given, is_leaf=inputs.is_batch)
+        at = partial(in_sample, given)
         with torch.no_grad():
             if lists := inputs.list_places(leaves):
-                self._augment_lists(leaves, lists, lambda n: self._list_keys(n, index))
+                self._augment_lists(leaves, lists, lambda n: self._list_keys(n, index), at)
                 return tree_unflatten(leaves, structure)
             places = inputs.image_places(leaves)
             images = [leaves[place] for place in places]
@@ -196,47 +198,54 @@ class DeepAutoAugment(nn.Module):
                 targets.refuse_compiled(leaves)
                 images = self._augment_compiled(images, n, index)
             elif n is None:
-                images = self._augment_sample(leaves, images, self._key(index), self.epoch)
+                images = self._augment_sample(leaves, places, self._key(index), self.epoch, at)
             else:
-                images = self._augment_batches(leaves, images, n, index)
+                images = self._augment_batches(leaves, images, n, index, at)
         for place, image in zip(places, images, strict=True):
             leaves[place] = image
         return tree_unflatten(leaves, structure)
 
     def _augment_lists(
-        self, leaves: list[Any], lists: list[int], keys_of: Callable[[int], list[int]]
+        self, leaves: list[Any], lists: list[int], keys_of: Callable[[int], list[int]], at: At
     ) -> None:
         """Replace the lists of images at these places: what is at one place in them has one key."""
         if torch.compiler.is_compiling():
             raise TypeError("a list of images cannot be compiled: give a batch (N, C, H, W)")
         items = list(zip(*(leaves[place] for place in lists), strict=True))
+        keys = keys_of(len(items))
         done = [
-            self._augment_item(item, key, self.epoch)
-            for item, key in zip(items, keys_of(len(items)), strict=True)
+            self._augment_item(item, keys[i], self.epoch, partial(in_item, at, lists, i, item))
+            for i, item in enumerate(items)
         ]
         for place, column in zip(lists, zip(*done, strict=True), strict=True):
             leaves[place] = list(column)
 
-    def _augment_item(self, item: Any, key: int, epoch: int) -> Any:
+    def _augment_item(self, item: Any, key: int, epoch: int, at: At) -> Any:
         """One of a list: an image, or a sample with any number of them."""
         leaves, structure = tree_flatten(item, is_leaf=inputs.is_batch)
-        if lists := inputs.list_places(leaves):
-            self._augment_lists(leaves, lists, lambda n: inputs.list_keys(key, n))
+        with naming(partial(at, 0)):
+            lists = inputs.list_places(leaves)
+            places = [] if lists else inputs.image_places(leaves)
+        if lists:
+            self._augment_lists(leaves, lists, lambda n: inputs.list_keys(key, n), at)
             return tree_unflatten(leaves, structure)
-        places = inputs.image_places(leaves)
-        images = self._augment_sample(leaves, [leaves[place] for place in places], key, epoch)
+        images = self._augment_sample(leaves, places, key, epoch, at)
         for place, image in zip(places, images, strict=True):
             leaves[place] = image
         return tree_unflatten(leaves, structure)
 
     def _augment_sample(
-        self, leaves: list[Any], images: list[Any], key: int, epoch: int
+        self, leaves: list[Any], places: list[int], key: int, epoch: int, at: At
     ) -> list[Any]:
         """The images of a flat sample under one key; its targets are replaced in place."""
-        policy, settings = self.policy, self.target_settings
+        policy, images = self.policy, [leaves[place] for place in places]
         draw = partial(policy.draw_one, key, epoch)
-        targets.move_sample(leaves, images, draw, policy.table, settings)
-        return [self._augment_any(image, key, epoch) for image in images]
+        targets.move_sample(leaves, images, draw, policy.table, self.target_settings, at)
+        done = []
+        for place, image in zip(places, images, strict=True):
+            with naming(partial(at, place)):
+                done.append(self._augment_any(image, key, epoch))
+        return done
 
     def _augment_any(self, image: Any, key: int, epoch: int) -> Any:
         """A single image, the frames of a video, or a batch that is one of a list."""
@@ -305,7 +314,7 @@ class DeepAutoAugment(nn.Module):
         return np.ascontiguousarray(out).reshape(image.shape)
 
     def _augment_batches(
-        self, leaves: list[Any], images: list[Tensor], n: int, index: Any
+        self, leaves: list[Any], images: list[Tensor], n: int, index: Any, at: At
     ) -> list[Tensor]:
         numbers = None if index is None else inputs.batch_numbers(index, n)
         epoch = self.epoch
@@ -315,7 +324,7 @@ class DeepAutoAugment(nn.Module):
         def draws() -> list[targets.Steps]:
             return [policy.draw_one(key, epoch) for key in keys.tolist()]
 
-        targets.move_batch(leaves, images, draws, policy.table, settings)
+        targets.move_batch(leaves, images, draws, policy.table, settings, at)
         return [inputs.rewrap(self._run(image, keys, epoch), image) for image in images]
 
     def _augment_compiled(self, images: list[Tensor], n: int | None, index: Any) -> list[Tensor]:
