@@ -55,11 +55,12 @@ def list_table(
     place, path = shown(path), path.absolute()
     given = columns if groups is None else {**columns, "group": groups}
     table = _read(path, given, place)
-    files, kept, ignored = _files(path, table, place)
+    folder = _folder(path, table)
+    files, kept, ignored = _files(folder, table, place)
     every = table.columns
     listing = Listing(
         place,
-        _root(path.parent, files),
+        _root(folder, files),
         files,
         [_checked(label_text, every["label"][i], place, table.numbers[i]) for i in kept],
         lambda i: f"row {table.numbers[kept[i]]}",
@@ -157,12 +158,24 @@ def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
 # What rows say
 
 
-def _files(path: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
+def _folder(path: Path, table: Table) -> Path:
+    """Where relative paths start: beside the table, or for a link beside what it leads to."""
+    if not path.is_symlink():
+        return path.parent
+    try:
+        first = table.columns["image"][0]
+        near, far = (_path(each.parent, first).exists() for each in (path, path.resolve()))
+    except (OSError, ValueError):  # the rows are not looked at yet
+        return path.parent
+    return path.resolve().parent if far and not near else path.parent
+
+
+def _files(folder: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
     """The files, the row of each, and how many rows only say again what one has said."""
     rows: dict[Path, int] = {}
     again = 0
     for i, value in enumerate(table.columns["image"]):
-        file = _checked(lambda text: _path(path.parent, text), value, place, table.numbers[i])
+        file = _checked(lambda text: _path(folder, text), value, place, table.numbers[i])
         first = rows.setdefault(file, i)
         if first == i:
             continue
@@ -189,6 +202,8 @@ def _path(folder: Path, value: object) -> Path:
         raise ValueError(f"{listed([text])} is an address; fetch the files, and name them")
     if "\0" in text:
         raise ValueError(f"{listed([text])} is no name of a file")
+    if text.startswith("~/"):
+        text = os.path.expanduser(text)  # noqa: PTH111  # of a million rows
     whole = os.path.join(folder, text.replace("\\", os.sep))  # noqa: PTH118  # of a million rows
     return Path(os.path.normpath(whole))
 
