@@ -125,6 +125,7 @@ def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) ->
         [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
         train_images=images.train_images,
         batch=train.train.batch * train.train.copies,
+        classes=len(search.data.class_names),
         folds=len(images.parts),
         device=search.device,
         config=contest,
