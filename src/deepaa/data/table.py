@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from deepaa.data.columns import Columns, find_columns, require
 from deepaa.data.image_file import SUFFIXES, listed, shown
-from deepaa.data.listing import Listing, label_text, part_of
+from deepaa.data.listing import Listing, known_label, label_text, part_of
 from deepaa.data.parquet import Parquet
 from deepaa.files import open_regular, plural
 
@@ -57,14 +57,19 @@ def list_table(
     table = _read(path, given, place)
     folder = _folder(path, table)
     files, kept, ignored = _files(folder, table, place)
-    every = table.columns
+    every, numbers = table.columns, table.numbers
+    parts = _parts(every.get("split"), kept, numbers, place)
+    labels: list[str | None] = []
+    for i, part in zip(kept, parts or ["train"] * len(kept), strict=True):
+        check = label_text if part == "train" else known_label
+        labels.append(_checked(check, every["label"][i], place, numbers[i]))
     listing = Listing(
         place,
         _root(folder, files),
         files,
-        [_checked(label_text, every["label"][i], place, table.numbers[i]) for i in kept],
-        lambda i: f"row {table.numbers[kept[i]]}",
-        _parts(every.get("split"), kept, table.numbers, place),
+        _whole(labels),
+        lambda i: f"row {numbers[kept[i]]}",
+        parts,
         None if "group" not in every else [_group(every["group"][i]) for i in kept],
         ignored=ignored,
     )
@@ -123,15 +128,16 @@ def _read_text(path: Path, given: Columns) -> Table:
         # names of files are bytes, whatever the table says of its text
         text = io.TextIOWrapper(raw, "utf-8-sig", errors="surrogateescape", newline="")
         delimiter = DELIMITERS[path.suffix.lower()]
-        first = text.readline()
-        if delimiter == "," and "," not in first and ";" in first:  # as spreadsheets write it
-            delimiter = ";"
+        first = next(filter(str.strip, text), "")
+        if delimiter == "," and "," not in first:  # as spreadsheets write it
+            delimiter = next((sign for sign in ";\t" if sign in first), ",")
         text.seek(0)
         return _read_rows(csv.reader(text, delimiter=delimiter), given)
 
 
 def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
-    header = [name.strip() for name in next(rows, [])]
+    numbered = enumerate(rows, 1)
+    header = next(([*map(str.strip, row)] for _, row in numbered if not _is_blank(row)), [])
     if not header:
         raise ValueError("empty")
     if any(name.lower().endswith(SUFFIXES) for name in header):
@@ -143,8 +149,8 @@ def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
     where = [header.index(name) for name in wanted.values()]
     values: list[list[str]] = [[] for _ in where]
     numbers, known = list[int](), dict[str, str]()
-    for number, row in enumerate(rows, 2):
-        if not any(row):
+    for number, row in numbered:
+        if not any(row) or (len(row) != len(header) and _is_blank(row)):
             continue
         if len(row) != len(header) and (len(row) < len(header) or any(row[len(header) :])):
             cells = f"{plural(len(row), 'cell')}, but there are {plural(len(header), 'column')}"
@@ -155,7 +161,18 @@ def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
     return Table(header, dict(zip(wanted, values, strict=True)), numbers)
 
 
+def _is_blank(row: Sequence[str]) -> bool:
+    return not any(map(str.strip, row))
+
+
 # What rows say
+
+
+def _whole(labels: list[str | None]) -> list[str | None]:
+    """The labels, but 3.0 as 3 where all are whole: so they are written beside missing ones."""
+    if not all(label is None or re.fullmatch(r"-?\d{1,18}(\.0+)?", label) for label in labels):
+        return labels
+    return [None if label is None else label.partition(".")[0] for label in labels]
 
 
 def _folder(path: Path, table: Table) -> Path:
