@@ -142,9 +142,9 @@ def _held_out(search: PolicySearch) -> str:
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
     left = "" if plan.shortness is None else f"; {plan.shortness}"
-    candidates, epochs = plural(len(plan.names), "candidate"), plural(plan.first, "epoch")
+    candidates, size = plural(len(plan.names), "candidate"), plan.size(plan.first)
     most = f"at most {plan.most_passes():,} passes"
-    return f"{candidates}, {epochs} each, more for those that stay: {most}{left}"
+    return f"{candidates}, {size} each, more for those that stay: {most}{left}"
 
 
 def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:
