@@ -10,7 +10,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +20,16 @@ from deepaa.files import plural
 from deepaa.models import channel_statistics, copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
-from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
+from deepaa.runs import (
+    FOUND,
+    NEWEST,
+    Run,
+    StopAskedError,
+    changed_settings,
+    checks_state,
+    part_of,
+    stored,
+)
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -82,6 +90,8 @@ class PolicySearch:
             protection: What turns one class into another, if that has been looked for before.
         """
         self.data, self.space, self.device = data, space, torch.device(device)
+        self.whole_space = space
+        """All that was asked for, also what class protection then takes out of `space`."""
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.method = method
@@ -143,12 +153,12 @@ class PolicySearch:
         found = self.search.policy
         if isinstance(self.search, Searcher):
             assert self.method is not None
-            what, settings = self.method.name, _differences(self.method.config)
+            what, settings = self.method.name, changed_settings(self.method.config)
             more = {"method": what, **self.search.info}
             more["passes"] = f"{self.search.passes.cost:,}"
         else:
             what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
-            settings, more = _differences(self.config), {}
+            settings, more = changed_settings(self.config), {}
         info = {
             "description": f"found by {what}",
             "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
@@ -156,8 +166,8 @@ class PolicySearch:
             "settings": settings,
             **more,
         }
-        if self.protection.changed:
-            info["left out"] = "; ".join(each.text for each in self.protection.changed)
+        if left_out := self.protection.texts(self.whole_space.table.rows):
+            info["left out"] = "; ".join(left_out)
         phases = [(phase.epoch, phase.stages) for phase in found.phases]
         return Policy(found.table, schedule=phases, info=info)
 
@@ -383,18 +393,3 @@ class PolicySearch:
             self.run.save(state, {"phase": phase})
         self._unsaved = None
         self._saved = time.monotonic()
-
-
-def _differences(config: Any) -> str:
-    """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
-    values = dataclasses.asdict(config).items()
-    changed = {k: value for k, value in values if k != "seed" and value != usual[k]}
-    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
-    return ", ".join(texts) or "the defaults"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()
