@@ -34,7 +34,7 @@ from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
 from deepaa.search.methods import Forecast, Method, Searcher, TrialRecord, World
-from deepaa.search.plain_network import LOOKING, ProtectionRecord, protection_of
+from deepaa.search.plain_network import LOOKING, ProtectionRecord, left_out_texts, protection_of
 from deepaa.search.protection import Protection
 from deepaa.search.settings import ProxyConfig, SearchConfig
 from deepaa.search.world import Parts, default_augmentation, parts_of, world_of
@@ -166,7 +166,7 @@ class PolicySearch:
             "settings": settings,
             **more,
         }
-        if left_out := self.protection.texts(self.whole_space.table.rows):
+        if left_out := left_out_texts(self.protection, self.whole_space.table.rows):
             info["left out"] = "; ".join(left_out)
         phases = [(phase.epoch, phase.stages) for phase in found.phases]
         return Policy(found.table, schedule=phases, info=info)
