@@ -144,7 +144,7 @@ class PolicySearch:
         if isinstance(self.search, Searcher):
             assert self.method is not None
             what, settings = self.method.name, _differences(self.method.config)
-            more = {"method": what, **self.search.info}
+            more = {"method": what, "defaults": self.search.place, **self.search.info}
             more["passes"] = f"{self.search.passes.cost:,}"
         else:
             what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
