@@ -5,7 +5,13 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from deepaa.data.embedded import load_embedded
-from deepaa.data.splits import Splits, check_labels, default_sizes, stratified_splits
+from deepaa.data.splits import (
+    Splits,
+    check_labels,
+    class_order,
+    default_sizes,
+    stratified_splits,
+)
 
 
 def counts(part, labels, classes):
@@ -71,6 +77,17 @@ def test_any_counts_and_sizes(class_counts, shares, seed):
     assert len(together.unique()) == len(together)
     for part in parts:
         assert int(counts(part, labels, classes).min()) >= 1
+
+
+def test_the_first_of_a_class_order_have_the_shares_of_all_classes():
+    labels = torch.tensor([0] * 500 + [1] * 300 + [3] * 200)
+    order = class_order(labels)
+    assert torch.equal(order.sort().values, torch.arange(1000))
+    for count in (10, 50, 333, 1000):
+        found = labels[order[:count]].bincount(minlength=4)
+        expected = count * torch.tensor([0.5, 0.3, 0.0, 0.2])
+        assert (found - expected).abs().max() <= 1
+    assert not torch.equal(order[labels[order] == 0], torch.arange(500))  # by chance
 
 
 def test_shares_are_exact_up_to_rounding():

@@ -91,9 +91,9 @@ def changed(*path: Any, to: Any, document: dict[str, Any] = SMALL) -> dict[str, 
 
 def test_the_table() -> None:
     view = contest_table(SMALL)
-    weak = Candidate("weak", "the weak", "named", 1, 4, (Rung(4, 2, 0.5, -0.1, 0.01),))
-    plain = (Rung(4, 2, 0.6, 0.0, 0.0), Rung(16, 2, 0.7, 0.0, 0.0))
-    best = (Rung(4, 2, 0.59, -0.01, 0.01), Rung(16, 2, 0.75, 0.05, 0.01))
+    weak = Candidate("weak", "the weak", "named", 1, 4, (Rung(4, 4, None, 2, 0.5, -0.1, 0.01),))
+    plain = (Rung(4, 4, None, 2, 0.6, 0.0, 0.0), Rung(16, 16, None, 2, 0.7, 0.0, 0.0))
+    best = (Rung(4, 4, None, 2, 0.59, -0.01, 0.01), Rung(16, 16, None, 2, 0.75, 0.05, 0.01))
     assert view == ContestView(
         status="finished",
         sentence="On your data the best is 4.0 points better than the plain.",
@@ -106,7 +106,7 @@ def test_the_table() -> None:
             Candidate("best", "the best", "found", 1, None, best, is_winner=True),
             Candidate("plain", "the plain", "named", 1, None, plain, is_reference=True),
             weak,
-            Candidate("bad", "the bad", "given", 1, 4, (Rung(4, 2, 0.4, -0.2, 0.02),)),
+            Candidate("bad", "the bad", "given", 1, 4, (Rung(4, 4, None, 2, 0.4, -0.2, 0.02),)),
             Candidate("new", "the new", "named", 1, None, ()),
         ),
         proof=Proof("the best", "the plain", 4.0, 1.0, pytest.approx(7.0), 400, 2),
@@ -116,6 +116,30 @@ def test_the_table() -> None:
     assert weak.last == weak.at(4) == weak.rungs[0]
     assert weak.at(16) is None
     assert view.candidates[-1].last is None
+
+
+def test_trainings_of_a_part_of_the_images_are_told_of() -> None:
+    """A file from before has lengths alone, which were epochs of all images."""
+    document = copy.deepcopy(SMALL)
+    sizes = {4: {"epochs": 37, "images": 1280}, 16: {"epochs": 16, "images": None}}
+    for each in document["candidates"]:
+        for found in each["rungs"]:
+            found |= sizes[found["length"]]
+    view = contest_table(document)
+    assert view.size(4) == "37 epochs of 1,280 images"
+    assert view.size(16) == contest_table(SMALL).size(16) == "16 epochs"
+    assert contest_table(SMALL).size(4) == "4 epochs"
+    lines = [line.plain for line in contest_lines(view, 80)]
+    head = next(i for i, line in enumerate(lines) if line.split() == ["37", "ep.", "16", "ep."])
+    assert lines[head + 1].split() == ["images", "1,280", "all"]
+    assert any("left after 37 epochs of 1,280 images:" in line for line in lines)
+    page = make_page(Subject("x", "finished", None, contest=view))
+    assert ">37 epochs of 1,280 images<" in page
+    said = "whole schedules of 37 epochs of 1,280 images, and those that stayed for 16 epochs."
+    assert said in page
+    for name, bad in (("epochs", -1), ("images", "many"), ("epochs", None)):
+        with pytest.raises(ValueError, match=f"{name}: expected a whole number"):
+            contest_table(changed("candidates", 0, "rungs", 0, name, to=bad, document=document))
 
 
 def test_who_took_no_part_and_who_failed_is_told() -> None:
@@ -148,7 +172,7 @@ def test_a_sentence_with_two_long_names_is_shown() -> None:
 
 
 def test_intervals_are_two_sided_95_percent_in_points() -> None:
-    found = Rung(4, 1, 0.5, 0.02, 0.01)
+    found = Rung(4, 4, None, 1, 0.5, 0.02, 0.01)
     assert found.points == 2.0
     assert found.interval == pytest.approx((2 - 1.96, 2 + 1.96))
     assert found._replace(error=0.9).interval == (-100.0, 100.0)  # no accuracy differs by more

@@ -35,6 +35,7 @@ from deepaa.search.contest.plan import (
     Job,
     LengthPlan,
     SeedPlan,
+    Size,
 )
 from deepaa.search.contest.proof import Proof
 from deepaa.search.contest.request import contest_facts, contest_network, short_name
@@ -203,6 +204,48 @@ def test_few_images_are_not_trained_on_for_thousands_of_epochs(images: int, targ
     assert LengthPlan.make(NAMES, train_images=images, batch=128, config=asked).target == 5000
 
 
+@pytest.mark.parametrize("classes", [2, 100])
+@pytest.mark.parametrize(("images", "target"), [(600, 600), (4_000, 96), (40_000, 200)])
+def test_short_trainings_have_fewer_images_and_more_epochs(
+    images: int, target: int, classes: int
+) -> None:
+    plan = LengthPlan.make(
+        NAMES, train_images=images, batch=128, classes=classes, config=ContestConfig(10**9, target)
+    )
+    least = max(500, 20 * classes)
+    before = (0, 0)
+    for length in range(1, target):
+        size = plan.size(length)
+        count = images if size.images is None else size.images
+        work = length * images
+        assert work - count < size.epochs * count <= work  # no whole epoch is left
+        assert (size.epochs, count) >= before
+        before = (0, count)
+        if size.images is None:
+            assert size.epochs == length
+            continue
+        assert count < images
+        assert count % 128 == 0  # whole batches
+        cube = (length / target) ** (1 / 3)
+        wanted = max(least, work / (target * cube))
+        assert wanted <= count < wanted + 128
+        if wanted > least:
+            assert size.epochs == pytest.approx(target * cube, rel=128 / count + 1 / size.epochs)
+    assert plan.size(target) == Size(target)
+    assert plan.size(2 * target) == Size(2 * target)
+
+
+def test_a_share_of_the_work_is_a_power_of_the_epochs() -> None:
+    plan = LengthPlan.make(NAMES, train_images=64_000, batch=100, config=ContestConfig(10**9, 800))
+    assert [plan.size(length) for length in (1, 100, 800)] == [
+        Size(80, 800),
+        Size(400, 16_000),
+        Size(800),
+    ]
+    assert str(plan.size(1)) == "80 epochs of 800 images"
+    assert str(Size(1)) == "1 epoch"
+
+
 def test_few_passes_are_told_of() -> None:
     make = partial(LengthPlan.make, NAMES, train_images=3200, batch=128)
     plan = make(config=ContestConfig(60_000))
@@ -294,7 +337,7 @@ def small_contest(candidates: list[Candidate], judges: int | None = None) -> Con
     judge = None if judges is None else torch.arange(judges)
     images = JudgedImages.of(data, judge)
     network = contest_network(images, "small", TrainConfig(batch=20), CPU)
-    plan = LengthPlan(("none", "crop-flip", "rotate"), 6, 1, 2, 60_000, 400)
+    plan = LengthPlan(("none", "crop-flip", "rotate"), 6, 1, 2, 60_000, 400, 400, 20, 10)
     return Contest(candidates, images, network, plan, parallel=2)
 
 
@@ -350,7 +393,7 @@ def test_a_state_that_was_read_again_changes_no_order(tmp_path: Path, one_thread
     """A file of tensors gives them back in an order of its own; names decide between equals."""
     first = Candidate("z", "z", Policy.always(Operation("invert")), "given")
     second = Candidate("a", "a", Policy.always(Operation("equalize")), "given")
-    plan = LengthPlan(("none", "crop-flip", "z", "a"), 6, 1, 2, 60_000, 400)
+    plan = LengthPlan(("none", "crop-flip", "z", "a"), 6, 1, 2, 60_000, 400, 400, 20, 10)
     candidates = all_candidates("cifar", given=[first, second])[:4]
 
     def again() -> Contest:
@@ -396,7 +439,9 @@ def test_each_entry_is_what_a_training_alone_gives(one_thread: None) -> None:
     contest = small_contest(three(), 100)
     list(contest)
     part, config = contest.images.parts[0], TrainConfig(batch=20, epochs=2, seed=0)
-    images, labels = (each[part.train] for each in contest.images.data[:2])
+    in_order = contest.images.in_class_order(0)
+    assert torch.equal(in_order.sort().values, part.train)
+    images, labels = (each[in_order] for each in contest.images.data[:2])
     model = contest.network.make(0)
     batches = ImageBatches(images, labels, contest.candidates["rotate"].policy, config)
     _, record = Training(model, batches, config)
@@ -406,6 +451,45 @@ def test_each_entry_is_what_a_training_alone_gives(one_thread: None) -> None:
     assert entry.correct.double().mean().item() == pytest.approx(metrics.accuracy)
     assert entry.losses.mean().item() == pytest.approx(metrics.loss, abs=1e-4)
     assert entry.train_loss == pytest.approx(record.loss, abs=1e-4)
+
+
+def larger_contest() -> Contest:
+    """One whose first rung trains on a part of the images."""
+    data = as_images(blobs(1400, 1))
+    images = JudgedImages.of(data, torch.arange(200))
+    network = contest_network(images, "small", TrainConfig(batch=100), CPU)
+    plan = LengthPlan(("none", "crop-flip", "rotate"), 40, 1, 2, 60_000, 1200, 1200, 100, 4)
+    return Contest(three(), images, network, plan, parallel=2)
+
+
+def test_a_short_training_has_the_first_of_the_images(one_thread: None) -> None:
+    from deepaa.train import ImageBatches, Training
+
+    contest = larger_contest()
+    assert contest.plan.size(2) == Size(4, 500)
+    epochs = [r for r in itertools.islice(contest, 9) if not isinstance(r, ContestEntry)]
+    assert {record.size for record in epochs} == {Size(4, 500)}
+    assert [record.epoch for record in epochs[:8:2]] == [0, 1, 2, 3]
+    assert epochs[-1].passes == 8 * 500
+    chosen = contest.images.in_class_order(0)[:500]
+    images, labels = (each[chosen] for each in contest.images.data[:2])
+    assert torch.bincount(labels).tolist() == [125] * 4
+    config = TrainConfig(batch=100, epochs=4, seed=0)
+    none = contest.candidates["none"].policy
+    batches = ImageBatches(images, labels, none, config)
+    alone = [record.loss for record in Training(contest.network.make(0), batches, config)]
+    ours = [record.loss for record in epochs if record.candidate == "none"]
+    assert ours == pytest.approx(alone, abs=1e-4)
+
+
+def test_a_state_of_trainings_of_other_sizes_is_refused(one_thread: None) -> None:
+    contest = larger_contest()
+    next(iter(contest))
+    state = contest.state()
+    assert state["size/2"].tolist() == [4, 500]
+    larger_contest().load_state(state)
+    with pytest.raises(ValueError, match="trainings of length 2 have other sizes"):
+        larger_contest().load_state({**state, "size/2": torch.tensor([2, 0])})
 
 
 def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:
@@ -475,8 +559,9 @@ def test_a_contest_in_a_run_folder(tmp_path: Path, one_thread: None) -> None:
     assert winner.info["contest"] == content["sentence"]
     assert winner.equals(whole.candidates[content["pick"]["winner"]].policy)
     assert same_tables(table_from_json(content["table"]), whole.table)
-    kinds = {record["kind"] for record in read_history(tmp_path / "run")}
-    assert kinds == {"contest", "contest-epoch"}
+    history = list(read_history(tmp_path / "run"))
+    assert {record["kind"] for record in history} == {"contest", "contest-epoch"}
+    assert all(Size(r["epochs"], r["images"]) == Size(r["length"]) for r in history)
 
 
 def test_the_pick_can_be_made_again_from_the_document() -> None:
@@ -488,6 +573,8 @@ def test_the_pick_can_be_made_again_from_the_document() -> None:
     candidates = {name: Candidate(name, f"the {name}", Policy.identity()) for name in NAMES}
     content = document(candidates, plan, table, {})
     rows = {row["name"]: row for row in content["candidates"]}
+    for found in rows["a"]["rungs"]:
+        assert Size(found["epochs"], found["images"]) == plan.size(found["length"])
     assert rows["d"]["left_after"] == plan.first
     assert rows["a"]["left_after"] is None
     assert rows["a"]["rungs"][0]["difference"] > 0.2
@@ -501,6 +588,15 @@ def test_the_pick_can_be_made_again_from_the_document() -> None:
 PICK = Pick("a", "none", "ahead", Difference(0.02, 0.005), extrapolated=False)
 PROOF = Proof("a", "none", 0.011, 0.004, 0.018, 500, 2)
 TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and flip"}
+
+
+def said(
+    chosen: Pick, proof: Proof | None, length: int, target: int, *, is_own: bool = False
+) -> str:
+    """The sentence after trainings of all images."""
+    share = length / target
+    size = Size(length)
+    return say(chosen, proof, TITLES, size=size, target=target, share=share, is_own=is_own)
 
 
 @pytest.mark.parametrize(
@@ -540,21 +636,27 @@ TITLES = {"a": "my policy", "none": "no augmentation", "crop-flip": "crop and fl
             PICK._replace(extrapolated=True),
             PROOF._replace(mean=-0.001, low=-0.008),
             "On your data my policy is 0.1 points worse than no augmentation (95 %: -0.8 to 1.8) "
-            "after 60 epochs, but gains with every epoch: take it for 100 epochs.",
+            "after 60 epochs, but gains as trainings grow: take it for 100 epochs.",
         ),
     ],
 )
 def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
-    assert say(pick, proof, TITLES, length=60, target=100) == text
-    short = say(pick, proof, TITLES, length=1, target=2)
+    assert said(pick, proof, 60, 100) == text
+    short = said(pick, proof, 1, 2)
     assert short == text.replace("after 60 epochs", "after 1 epoch").replace(
         "for 100 epochs", "for 2 epochs"
     )
-    own = say(pick, proof, TITLES, length=1, target=2, is_own=True)
+    own = said(pick, proof, 1, 2, is_own=True)
     assert own == short.replace("after 1 epoch", "in your loop")
-    longer = say(pick, proof, TITLES, length=60, target=200)
+    longer = said(pick, proof, 60, 200)
     assert longer.startswith(text.replace("100 epochs", "200 epochs"))
     assert "Trainings of 200 epochs may differ" in longer
+
+
+def test_the_sentence_says_on_how_few_images_networks_were_trained() -> None:
+    found = say(PICK, PROOF, TITLES, size=Size(60, 1280), target=200, share=0.1)
+    assert "after 60 epochs of 1,280 images." in found
+    assert found.endswith(" Trainings of 200 epochs of all images may differ.")
 
 
 @pytest.mark.parametrize(
@@ -596,7 +698,7 @@ def test_one_plain_sentence(pick: Pick, proof: Proof | None, text: str) -> None:
 def test_the_sentence_after_as_many_epochs_as_are_meant(
     pick: Pick, proof: Proof | None, text: str
 ) -> None:
-    assert say(pick, proof, TITLES, length=60, target=60) == text
+    assert said(pick, proof, 60, 60) == text
 
 
 @pytest.mark.parametrize(

@@ -175,5 +175,6 @@ def _judged(
         notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, ContestProgress(opened.contest), stop)
         print_contest(opened, out / CONTEST)
-        table = opened.contest.table
-    return [row._replace(judged=judged(table, short_name(files[row.method]))) for row in rows]
+        held, table = opened.contest.plan, opened.contest.table
+    names = {row.method: short_name(files[row.method]) for row in rows}
+    return [row._replace(judged=judged(held, table, names[row.method])) for row in rows]

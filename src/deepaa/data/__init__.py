@@ -53,6 +53,7 @@ from deepaa.data.splits import (
     batch_rows as batch_rows,
     batch_sizes as batch_sizes,
     checked as checked,
+    class_order as class_order,
     default_sizes as default_sizes,
     epoch_order as epoch_order,
     stratified_splits as stratified_splits,

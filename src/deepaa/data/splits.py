@@ -298,6 +298,11 @@ def members(labels: Tensor, seed: int, classes: int) -> list[Tensor]:
     return list(torch.split(order[labels[order].argsort(stable=True)], counts))
 
 
+def class_order(labels: Tensor) -> Tensor:
+    """A random order (N,) in which the first of any number have about the shares of all classes."""
+    return interleaved(members(labels, 0, int(labels.max()) + 1))
+
+
 def apportion(left: list[int], size: int, later: int) -> list[int]:
     """How many of each class make a part of `size`: `later` stay of each, and it has at least 1.
 

@@ -33,7 +33,10 @@ class Rung(NamedTuple):
     """How a candidate did after whole schedules of one length."""
 
     length: int
-    """Epochs."""
+    """What a training cost, in epochs of all images to train on."""
+    epochs: int
+    images: int | None
+    """Those that it trained on; None for all."""
     seeds: int
     accuracy: float | None
     """On all images that judge; None where a training failed."""
@@ -41,6 +44,12 @@ class Rung(NamedTuple):
     """Accuracy beside the reference, on the images that choose; None while that is not known."""
     error: float | None
     """The standard error of `difference`."""
+
+    @property
+    def size(self) -> str:
+        """`50 epochs of 640 images`, or `50 epochs` where they are of all."""
+        epochs = plural(self.epochs, "epoch")
+        return epochs if self.images is None else f"{epochs} of {plural(self.images, 'image')}"
 
     @property
     def points(self) -> float | None:
@@ -159,6 +168,11 @@ class ContestView(NamedTuple):
         """The choice, if there is one yet."""
         return next((each for each in self.candidates if each.is_winner), None)
 
+    def size(self, length: int) -> str:
+        """The epochs and images of the trainings of a length."""
+        found = (each.at(length) for each in self.candidates)
+        return next((rung.size for rung in found if rung), plural(length, "epoch"))
+
     @property
     def digits(self) -> int:
         """After the decimal point of a difference, as many as its intervals give sense to."""
@@ -245,9 +259,14 @@ def _candidate(part: Part) -> Candidate:
 
 def _rung(part: Part) -> Rung:
     difference, error = part.optional("difference"), part.optional("error")
-    accuracy = part.optional("accuracy")
+    accuracy, length = part.optional("accuracy"), part.part("length").whole()
+    epochs, images = length, None
+    if "epochs" in part.value:  # before trainings could have fewer images, lengths were epochs
+        epochs, images = part.part("epochs").whole(), _whole_or_none(part, "images")
     return Rung(
-        part.part("length").whole(),
+        length,
+        epochs,
+        images,
         len(part.part("seeds").items()),
         accuracy.number(0, 1) if accuracy else None,
         difference.number(-1, 1) if difference else None,
@@ -304,7 +323,7 @@ def progress_text(view: ContestView) -> str:
     length = view.lengths[-1]
     there = [c for c in view.candidates if c.left_after is None or c.left_after >= length]
     done = sum(each.at(length) is not None for each in there)
-    return f"{done} of {plural(len(there), 'candidate')} trained for {plural(length, 'epoch')}."
+    return f"{done} of {plural(len(there), 'candidate')} trained for {view.size(length)}."
 
 
 def judge_text(view: ContestView) -> str:

@@ -105,8 +105,8 @@ def _groups(view: ContestView) -> Iterator[tuple[str, list[Candidate]]]:
         return (last.length if last else 0), candidate.left_after is not None
 
     for (length, has_left), group in groupby(view.candidates, key=place):
-        epochs = plural(length, "epoch")
-        heading = f"left after {epochs}" if has_left else f"after {epochs}"
+        size = view.size(length)
+        heading = f"left after {size}" if has_left else f"after {size}"
         yield (heading if length else "not trained yet"), list(group)
 
 
@@ -254,8 +254,8 @@ def _candidate_lines(view: ContestView, width: int, *, ascii_only: bool) -> Iter
     names = min(max(len(each.title) for each in trained), most)
     room = min(BAR, width - 2 - names - columns - 2 - gap - 2)
     room = room if room >= LEAST_BAR else 0
-    lengths = "".join(f"{f'{length} ep.':>8}" for length in view.lengths)
-    yield RichText(f"  {'':{names}}{lengths}", style="dim")
+    for heads in _column_heads(view):
+        yield RichText(f"  {heads[0]:{names}}{''.join(f'{head:>8}' for head in heads[1:])}", "dim")
     for number, (heading, candidates) in enumerate(_groups(view)):
         if number and candidates[0].rungs:
             yield RichText(f"  {heading}:", style="dim")
@@ -268,6 +268,16 @@ def _candidate_lines(view: ContestView, width: int, *, ascii_only: bool) -> Iter
                 (f"> {name}", "bold cyan") if each.is_winner else f"  {name}",
                 f"{accuracies}  {gaps[each.name]:<{gap}}  {bar}".rstrip(),
             )
+
+
+def _column_heads(view: ContestView) -> Iterator[list[str]]:
+    """Lines of what stands over the names and over each length: epochs, then images if not all."""
+    found = ([each.at(length) for each in view.candidates] for length in view.lengths)
+    rungs = [next(rung for rung in column if rung) for column in found]
+    yield ["", *(f"{rung.epochs} ep." for rung in rungs)]
+    if any(rung.images is not None for rung in rungs):
+        counts = ("all" if rung.images is None else f"{rung.images:,}" for rung in rungs)
+        yield ["images", *counts]
 
 
 def accuracy_text(rung: Rung | None) -> str:

@@ -15,6 +15,7 @@ from deepaa.runs import duration
 from deepaa.search.contest import Contest, LengthPlan
 from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
 from deepaa.search.methods import TRAINING_COST
+from deepaa.search.plain_network import protection_of
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.proved import ProvedSearch
 from deepaa.search.settings import SearchConfig
@@ -33,17 +34,25 @@ class Cost(NamedTuple):
     contest: float
     rate: float
     """Images through the network and back in a second."""
+    protection: float = 0.0
+    """The look for operations that turn one class into another."""
 
     @property
     def total(self) -> float:
         """Seconds of the whole job."""
-        return self.pretraining + self.search + self.contest
+        return self.pretraining + self.protection + self.search + self.contest
 
     def text(self) -> str:
         """The parts that there are, and their sum."""
-        names = {"pre-training": self.pretraining, "search": self.search, "contest": self.contest}
+        names = {
+            "pre-training": self.pretraining,
+            "class protection": self.protection,
+            "search": self.search,
+            "contest": self.contest,
+        }
         parts = ", ".join(f"{name} {duration(part)}" for name, part in names.items() if part)
-        return f"at most about {duration(self.total)} on this machine: {parts}"
+        whole = f"at most about {duration(self.total)} on this machine"
+        return f"{whole}: {parts}" if parts else whole
 
 
 def search_cost(proved: ProvedSearch) -> Cost:
@@ -57,7 +66,8 @@ def search_cost(proved: ProvedSearch) -> Cost:
     if not proved.is_searched or search.later_state:
         training = passes = 0
     judged = 0 if proved.config is None else proved.plan().most_passes()
-    return Cost(training * each, passes * each, judged * each, 1 / each)
+    protected = protection_passes(proved)
+    return Cost(training * each, passes * each, judged * each, 1 / each, protected * each)
 
 
 def search_passes(search: PolicySearch) -> int:
@@ -65,6 +75,18 @@ def search_passes(search: PolicySearch) -> int:
     if search.method is None:
         return search.config.passes_left(len(search.space))
     return search.method_forecast.passes.cost // TRAINING_COST
+
+
+def protection_passes(proved: ProvedSearch) -> int:
+    """Images through a network and back that class protection still takes at most.
+
+    It would take so many if every operation were suspected; counted as for `search_passes`.
+    """
+    search = proved.search
+    if not search.config.protect or search.is_protected:
+        return 0
+    looking = protection_of(search, search.check_stop, is_trained=proved.is_searched)
+    return looking.most_passes // TRAINING_COST
 
 
 def _sample(search: PolicySearch) -> tuple[nn.Module, Tensor, Tensor]:
@@ -83,7 +105,9 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     groups = "" if data.groups is None else f", {plural(len(torch.unique(data.groups)), 'group')}"
     weights = sum(p.numel() for p in search.model.parameters())
     memory = memory_needed(search.config, frozen, images, len(space))
+    protected = protection_passes(proved)
     passes = f"{search_passes(search):,} in the search at most, {search.training_passes:,} in "
+    passes += "pre-training" + (f", {protected:,} in class protection at most" if protected else "")
     lines = {
         "data": f"{data.name}: {plural(len(data.labels), 'image')} of {shape}, "
         f"{plural(len(data.class_names), 'class')}{groups}",
@@ -94,7 +118,7 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
         "network": f"{plural(weights, 'weight')} on {device}",
         "memory": f"{data.images.nbytes / 1e6:,.0f} MB of images, about {memory / 1e6:,.0f} "
         "MB for the network",
-        "passes": f"{passes}pre-training",
+        "passes": passes,
     }
     if not proved.is_searched:
         lines = {"data": lines["data"], "network": lines["network"], "search": proved.too_few}
@@ -118,9 +142,9 @@ def _held_out(search: PolicySearch) -> str:
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
     left = "" if plan.shortness is None else f"; {plan.shortness}"
-    candidates, epochs = plural(len(plan.names), "candidate"), plural(plan.first, "epoch")
+    candidates, size = plural(len(plan.names), "candidate"), plan.size(plan.first)
     most = f"at most {plan.most_passes():,} passes"
-    return f"{candidates}, {epochs} each, more for those that stay: {most}{left}"
+    return f"{candidates}, {size} each, more for those that stay: {most}{left}"
 
 
 def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:

@@ -162,6 +162,11 @@ class PolicySearch:
         return Policy(found.table, schedule=phases, info=info)
 
     @property
+    def is_protected(self) -> bool:
+        """Whether it is known already what turns one class into another."""
+        return bool(self._found_before or self.protection_state or "protection" in self._state)
+
+    @property
     def network_name(self) -> str:
         """The network that is trained where none is given."""
         return self.proxy.model or default_model(self.data.images, self.device)

@@ -65,7 +65,8 @@ class SearchProgress:
     def _show_epoch(self, record: EpochRecord) -> None:
         epochs = self.search.proxy.train.epochs
         left = epochs - record.epoch - 1
-        seconds = record.seconds * left + self.cost.search + self.cost.contest
+        after = self.cost.protection + self.cost.search + self.cost.contest
+        seconds = record.seconds * left + after
         held = record.heldout_accuracy
         measured = "" if held is None else f", held-out {held:.3f}"
         text = (

@@ -145,6 +145,7 @@ class ProvedSearch:
             [each.name for each in self._candidates(example)],
             train_images=images.train_images,
             batch=train.batch * train.copies,
+            classes=len(self.search.data.class_names),
             folds=len(images.parts),
             device=self.search.device,
             config=self.config,

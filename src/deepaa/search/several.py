@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from deepaa.search.contest import (
     ContestTable,
     JudgedImages,
     LengthPlan,
+    Plan,
+    Size,
 )
 from deepaa.search.methods import OWN, TRAINING_COST, find_searcher
 from deepaa.search.policy_search import PolicySearch
@@ -125,6 +128,7 @@ def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) ->
         [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
         train_images=images.train_images,
         batch=train.train.batch * train.train.copies,
+        classes=len(search.data.class_names),
         folds=len(images.parts),
         device=search.device,
         config=contest,
@@ -141,12 +145,18 @@ class Judged(NamedTuple):
     """How networks do that were trained with a policy."""
 
     length: int
-    """Epochs of the longest trainings."""
+    """What the longest trainings cost, in epochs of all images to train on."""
+    size: Size
+    """Of the longest trainings."""
     seeds: int
     accuracy: float
     low: float
     """Both ends of the 95 % interval of the accuracy, over the images that judge."""
     high: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As methods.json has it."""
+        return {n: v for n, v in (self._asdict() | self.size._asdict()).items() if n != "size"}
 
 
 class MethodRow(NamedTuple):
@@ -163,7 +173,12 @@ class MethodRow(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """As methods.json has it."""
-        return {**self._asdict(), "judged": self.judged and self.judged._asdict()}
+        return {**self._asdict(), "judged": self.judged and self.judged.to_json()}
+
+    @property
+    def heading(self) -> str:
+        """What stands over the rows that were judged alike."""
+        return "not judged" if self.judged is None else f"after {self.judged.size}"
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -194,7 +209,7 @@ def images_used(search: PolicySearch) -> int:
     return search.method.searcher.needs(search.method.config).images(search.world)
 
 
-def judged(table: ContestTable, candidate: str) -> Judged | None:
+def judged(plan: Plan, table: ContestTable, candidate: str) -> Judged | None:
     """The accuracy after the longest trainings with a candidate, and its interval."""
     own = [entry for entry in table.entries if entry.candidate == candidate]
     if not own:
@@ -204,19 +219,20 @@ def judged(table: ContestTable, candidate: str) -> Judged | None:
     accuracy = sum(right) / len(right)
     half = DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / len(table.chooses))
     low, high = max(0.0, accuracy - half), min(1.0, accuracy + half)
-    return Judged(length, len(right), accuracy, low, high)
+    return Judged(length, plan.size(length), len(right), accuracy, low, high)
 
 
 def method_lines(rows: Sequence[MethodRow]) -> list[str]:
-    """The table as text, the best first."""
+    """The table as text, those that were trained longest and the best of them first."""
     head = f"{'method':12} {'passes':>12} {'minutes':>8} {'images':>8}  accuracy (95 %)"
     lines = [head]
-    for row in sorted(rows, key=lambda row: row.rank):
-        told = "not judged"
-        if row.judged is not None:
-            length, _, accuracy, low, high = row.judged
-            told = f"{100 * accuracy:.1f} % ({100 * low:.1f} to {100 * high:.1f}), {length} epochs"
-        lines.append(
-            f"{row.method:12} {row.passes:>12,} {row.minutes:>8.1f} {row.images:>8,}  {told}"
-        )
+    for heading, alike in groupby(sorted(rows, key=lambda r: r.rank), key=lambda r: r.heading):
+        lines.append(f"{heading}:")
+        for row in alike:
+            told = ""
+            if (found := row.judged) is not None:
+                ends = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
+                told = f"  {100 * found.accuracy:.1f} % ({ends})"
+            numbers = f"{row.passes:>12,} {row.minutes:>8.1f} {row.images:>8,}"
+            lines.append(f"{row.method:12} {numbers}{told}")
     return lines

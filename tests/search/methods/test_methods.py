@@ -25,6 +25,7 @@ from deepaa.search import (
     open_search,
 )
 from deepaa.search.contest import ContestConfig
+from deepaa.search.contest.plan import SeedPlan, Size
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.search.methods.registry import (
     base_preset,
@@ -406,30 +407,35 @@ def test_the_table_has_the_best_first() -> None:
         Entry("a", 15, 1, losses, ~correct, 0.0),
     )
     table = ContestTable(torch.ones(100, dtype=torch.bool), entries, None)
-    found = judged(table, "a")
+    plan = SeedPlan(("a", "b"), 15, 1)
+    found = judged(plan, table, "a")
     assert found is not None
     assert (found.length, found.seeds, found.accuracy) == (15, 2, 0.5)
     assert (found.low, found.high) == pytest.approx((0.402, 0.598))
-    assert judged(table, "b") is None
+    assert judged(plan, table, "b") is None
     rows = [MethodRow("none", 5, 0.1, 7), MethodRow("a", 1_000, 2.0, 300, found)]
     assert method_lines(rows) == [
         "method             passes  minutes   images  accuracy (95 %)",
-        "a                   1,000      2.0      300  50.0 % (40.2 to 59.8), 15 epochs",
-        "none                    5      0.1        7  not judged",
+        "after 15 epochs:",
+        "a                   1,000      2.0      300  50.0 % (40.2 to 59.8)",
+        "not judged:",
+        "none                    5      0.1        7",
     ]
 
 
 def test_who_was_trained_longest_comes_first_and_numbers_have_names() -> None:
-    early = MethodRow("early", 1, 0.0, 1, Judged(5, 1, 0.9, 0.8, 1.0))  # of shorter trainings
-    late = MethodRow("late", 1, 0.0, 1, Judged(15, 1, 0.6, 0.5, 0.7))
+    early = MethodRow(
+        "early", 1, 0.0, 1, Judged(5, Size(50, 640), 1, 0.9, 0.8, 1.0)
+    )  # of shorter trainings
+    late = MethodRow("late", 1, 0.0, 1, Judged(15, Size(15), 1, 0.6, 0.5, 0.7))
     none = MethodRow("none", 1, 0.0, 1)
-    assert [line.split()[0] for line in method_lines([none, early, late])[1:]] == [
-        "late",
-        "early",
-        "none",
-    ]
+    lines = [line for line in method_lines([none, early, late])[1:] if line[-1] != ":"]
+    assert [line.split()[0] for line in lines] == ["late", "early", "none"]
+    assert "after 50 epochs of 640 images:" in method_lines([early])
     assert late.to_json()["judged"] == {
         "length": 15,
+        "epochs": 15,
+        "images": None,
         "seeds": 1,
         "accuracy": 0.6,
         "low": 0.5,

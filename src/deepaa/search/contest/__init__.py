@@ -23,7 +23,12 @@ from deepaa.search.contest.pick import (
     pick as pick,
     staying as staying,
 )
-from deepaa.search.contest.plan import ContestConfig as ContestConfig, LengthPlan as LengthPlan
+from deepaa.search.contest.plan import (
+    ContestConfig as ContestConfig,
+    LengthPlan as LengthPlan,
+    Plan as Plan,
+    Size as Size,
+)
 from deepaa.search.contest.proof import (
     Proof as Proof,
     confirmed as confirmed,

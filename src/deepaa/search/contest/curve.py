@@ -5,7 +5,8 @@ nothing left to learn, and one that does not goes on to gain. In the logarithms 
 
     d log(error) / d log(epochs) = -rate (1 - exp(-loss / knee))
 
-with the training loss on augmented images. What this predicts, and how it did on real contests, is
+with the training loss on augmented images, where epochs are those that all images would have had
+for the same passes. What this predicts, and how it did on real contests, is
 in docs/decisions/how-the-contest-picks.md.
 """
 
@@ -19,7 +20,7 @@ from deepaa.search.contest.table import ContestTable
 
 USUAL_RATE, WEIGHT = 0.5, 0.25
 """The rate before two lengths are known, and how many candidates of high loss it counts as."""
-KNEE = 0.5
+KNEE = 1 / 3
 """The knee in units of the highest training loss of the first length."""
 USUAL_ERROR = 0.1
 """Standard deviation of a candidate's own rate about the curve, where few candidates tell it."""

@@ -8,7 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.data import LabelledImages, folds, halves, judge_part, warn_of_equal_images
+from deepaa.data import (
+    LabelledImages,
+    class_order,
+    folds,
+    halves,
+    judge_part,
+    warn_of_equal_images,
+)
 
 FOLDS = 5
 """Parts of a cross-validation, where images are too few to set some aside; fewer of few groups."""
@@ -76,6 +83,14 @@ class JudgedImages:
     def train_images(self) -> int:
         """Images that the smallest training set has."""
         return min(len(part.train) for part in self.parts)
+
+    def in_class_order(self, part: int) -> Tensor:
+        """The images to train on in a part, so that the first ones have about all classes' shares.
+
+        A training of fewer images has the first of them, so larger ones have these, too.
+        """
+        train = self.parts[part].train
+        return train[class_order(self.data.labels[train])]
 
     def facts(self) -> dict[str, object]:
         """What contest.json says about the images."""

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import Tensor
 
-from deepaa.files import plural
 from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, checks_state, duration
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
@@ -91,7 +90,8 @@ class ContestRun:
     def _log(self, record: ContestRecord) -> None:
         kind = "contest-epoch" if isinstance(record, ContestEpoch) else "contest"
         if self.run is not None:
-            self.run.log({"kind": kind, **record._asdict()})
+            content = record._asdict() | record.size._asdict()
+            self.run.log({"kind": kind, **{n: v for n, v in content.items() if n != "size"}})
 
     def _check_stop(self) -> None:
         if self._stop():
@@ -114,11 +114,11 @@ class ContestProgress:
             self._most = None
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
             accuracy = " failed" if record.loss is None else f"{100 * record.accuracy:5.1f} %"
-            self.line.message(
-                f"contest: {accuracy} after {plural(record.length, 'epoch')}, {title}{proof}"
-            )
+            self.line.message(f"contest: {accuracy} after {record.size}, {title}{proof}")
             return
-        text = f"contest  left {self._left()}  epoch {record.epoch + 1}/{record.length}  {title}"
+        text = (
+            f"contest  left {self._left()}  epoch {record.epoch + 1}/{record.size.epochs}  {title}"
+        )
         self.line.update(text)
 
     def _left(self) -> str:

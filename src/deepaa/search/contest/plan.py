@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from deepaa.files import plural
 from deepaa.search.contest.candidates import NONE, REFERENCES
 from deepaa.search.contest.pick import Pick, foremost, no_reference, pick, staying
 from deepaa.search.contest.proof import Proof, proof
@@ -29,6 +30,11 @@ FEWEST = 4
 """A rung has at least so many candidates, the references among them, and half of the one before."""
 LONGER, GROWTH = 2, 4
 """A rung is at least and at most so many times as long as the one before."""
+EPOCHS_POWER = 1 / 3
+"""A training of a share of the target's work has that share's power of the target's epochs, and as
+many images as are then left: few epochs of all images favour weak augmentation."""
+LEAST_IMAGES, LEAST_OF_A_CLASS = 500, 20
+"""No training has fewer images in order to have more epochs."""
 FIRST_FRESH_SEED = 1000
 """Seeds of the proof are counted from here: no rung uses them."""
 MOST = {"passes": 10**15, "target_epochs": 1_000_000, "fresh_seeds": 1_000}
@@ -67,7 +73,21 @@ class Job(NamedTuple):
 
     candidate: str
     length: int
+    """What it costs, in epochs of all images to train on."""
     seed: int
+
+
+class Size(NamedTuple):
+    """What a training of some length consists of."""
+
+    epochs: int
+    images: int | None = None
+    """None means all images to train on."""
+
+    def __str__(self) -> str:
+        """`50 epochs of 640 images`, or `50 epochs` where they are of all."""
+        epochs = plural(self.epochs, "epoch")
+        return epochs if self.images is None else f"{epochs} of {plural(self.images, 'image')}"
 
 
 class Rung(NamedTuple):
@@ -97,8 +117,12 @@ class Plan(ABC):
     def rungs(self, table: ContestTable) -> list[Rung]:
         """The rungs that are known so far; the last is the one that decides."""
 
+    def size(self, length: int) -> Size:
+        """The epochs and images of a training of this length."""
+        return Size(length)
+
     def proof_length(self, table: ContestTable) -> int:
-        """Epochs of the trainings that prove."""
+        """The length of the trainings that prove."""
         return self.rungs(table)[-1].length
 
     def to_json(self, table: ContestTable) -> dict[str, Any]:
@@ -193,11 +217,15 @@ class LengthPlan(Plan):
     """Rungs that become longer, within a number of images through the network."""
 
     first: int
-    """Epochs of the first rung."""
+    """The length of the first rung."""
     passes: int
     """The limit."""
     per_epoch: int
     """Images through the network in an epoch of one candidate, over all folds."""
+    train_images: int
+    """Images to train on in each of the folds."""
+    batch: int
+    classes: int
     left_out: tuple[str, ...] = ()
     """Candidates that the passes are not enough for."""
     enough: int = 0
@@ -210,6 +238,7 @@ class LengthPlan(Plan):
         *,
         train_images: int,
         batch: int,
+        classes: int = 1,
         folds: int = 1,
         device: torch.device | str = "cpu",
         config: ContestConfig | None = None,
@@ -238,7 +267,23 @@ class LengthPlan(Plan):
         first = max(1, min(max(first, least), max(least, target // 4), epochs // (3 * len(kept))))
         left_out = tuple(names[len(kept) :])
         enough = math.ceil(per_epoch * least * len(names) / FIRST_SHARE)
-        return cls(kept, target, config.fresh_seeds, first, passes, per_epoch, left_out, enough)
+        sizes = passes, per_epoch, train_images, batch, classes
+        return cls(kept, target, config.fresh_seeds, first, *sizes, left_out, enough)
+
+    def size(self, length: int) -> Size:
+        """As few images, in whole batches, as leave passes for about the target's epochs.
+
+        With a share x of the target's work it is x^(1/3) of its epochs and x^(2/3) of the images:
+        what many epochs of few images say of augmentation is nearer to the target than what few
+        epochs of all images say.
+        """
+        work = length * self.train_images
+        epochs = self.target * (length / self.target) ** EPOCHS_POWER
+        least = max(LEAST_IMAGES, LEAST_OF_A_CLASS * self.classes)
+        images = self.batch * math.ceil(max(least, work / epochs) / self.batch)
+        if length >= self.target or images >= self.train_images:
+            return Size(length)
+        return Size(work // images, images)
 
     @property
     def shortness(self) -> str | None:
@@ -247,7 +292,7 @@ class LengthPlan(Plan):
             return None
         count = len(self.names) + len(self.left_out)
         left = f"{len(self.left_out)} of {count} candidates are left out"
-        left = left if self.left_out else f"trainings of {self.first} epochs tell little"
+        left = left if self.left_out else f"trainings of {self.size(self.first)} tell little"
         return f"{self.passes:,} passes are few: {left}; {self.enough:,} would do"
 
     def rungs(self, table: ContestTable) -> list[Rung]:

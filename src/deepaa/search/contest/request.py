@@ -162,6 +162,7 @@ def _plan(
         [each.name for each in candidates],
         train_images=images.train_images,
         batch=network.config.batch * network.config.copies,
+        classes=len(images.data.class_names),
         folds=len(images.parts),
         device=network.device,
         config=request.contest,

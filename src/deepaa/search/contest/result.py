@@ -14,12 +14,15 @@ from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import CROP_FLIP, NONE, Candidate
 from deepaa.search.contest.pick import ALONE, Pick, difference
-from deepaa.search.contest.plan import Plan, Rung, SeedPlan
+from deepaa.search.contest.plan import Plan, Rung, SeedPlan, Size
 from deepaa.search.contest.proof import Proof, confirmed
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import policy_hash
 
 FORMAT = 1
+SHORT = 0.5
+"""Of the work of the training that is meant: where the longest ones have less, a word of caution
+follows."""
 
 
 class ContestResult(NamedTuple):
@@ -54,8 +57,7 @@ def contest_result(
     chosen, proof, unproved = plan.chosen(table), plan.proved(table), plan.unproved(table)
     winner, rival = chosen.winner, plan.rival(chosen)
     length = plan.rungs(table)[-1].length if rival is None else plan.proof_length(table)
-    is_last = length >= plan.target
-    beaten = proof is not None and not stands(chosen, proof, is_last=is_last)
+    beaten = proof is not None and not stands(chosen, proof, is_last=length >= plan.target)
     if rival is not None and (beaten or winner in unproved):
         winner = rival
     titles = {name: each.title for name, each in candidates.items()}
@@ -63,8 +65,9 @@ def contest_result(
         chosen,
         proof,
         titles,
-        length=length,
+        size=plan.size(length),
         target=plan.target,
+        share=length / plan.target,
         is_own=isinstance(plan, SeedPlan),
         rival=rival,
         unproved=unproved,
@@ -89,8 +92,9 @@ def say(
     proof: Proof | None,
     titles: Mapping[str, str],
     *,
-    length: int,
+    size: Size,
     target: int,
+    share: float,
     is_own: bool = False,
     rival: str | None = None,
     unproved: Collection[str] = (),
@@ -98,14 +102,14 @@ def say(
     """The result in one plain sentence, and a second one where the trainings were short.
 
     Args:
-        length: Epochs of the longest trainings.
+        size: Of the longest trainings.
         target: Epochs of the training that the policy is wanted for.
+        share: Of the work of that training in the longest ones.
         is_own: Whether a loop of the user's own trained, whose epochs need not be known.
         rival: Whom the winner was to be proved against; None means that of the proof.
         unproved: Of winner and rival, those of whose trainings for the proof one failed.
     """
-    after = f"after {length} epochs" if length > 1 else "after 1 epoch"
-    after = "in your loop" if is_own and length == 1 else after
+    after = "in your loop" if is_own and size.epochs == 1 else f"after {size}"
     rival = rival or (None if proof is None else proof.reference)
     if rival is None:
         helped = "Nothing helped"
@@ -115,8 +119,8 @@ def say(
     elif proof is None:
         text = _unproved(chosen.winner, rival, titles, unproved, after)
     else:
-        text = _proved(chosen, proof, titles, after, target, is_last=length >= target)
-    return text + _short(length, target)
+        text = _proved(chosen, proof, titles, after, target, is_last=share >= 1)
+    return text + (_caution(size, target) if share < SHORT else "")
 
 
 def _unproved(
@@ -146,8 +150,8 @@ def _proved(
     if chosen.extrapolated and not is_last:
         but = "and" if proof.mean >= 0 else "but"
         return (
-            f"On your data {winner} is {points} than {rival} {interval}, {but} gains with every "
-            f"epoch: take it for {plural(target, 'epoch')}."
+            f"On your data {winner} is {points} than {rival} {interval}, {but} gains as "
+            f"trainings grow: take it for {plural(target, 'epoch')}."
         )
     if chosen.winner == chosen.reference and chosen.reason != ALONE:
         return (
@@ -170,11 +174,11 @@ def _failures(table: ContestTable) -> str:
     return f" Trainings of {of} failed: their loss was not a number."
 
 
-def _short(length: int, target: int) -> str:
-    """A word of caution where trainings were much shorter than the one that is meant."""
-    if 2 * length >= target:
-        return ""
+def _caution(size: Size, target: int) -> str:
+    """A word of caution where trainings were much smaller than the one that is meant."""
     trainings = f"Trainings of {plural(target, 'epoch')}"
+    if size.images is not None:
+        return f" {trainings} of all images may differ."
     return f" {trainings} may differ: stronger augmentation needs longer ones."
 
 
@@ -224,7 +228,7 @@ def document(
             "left_after": _left_after(name, rungs),
             "policy_sha256": policy_hash(each.policy),
             "rungs": [
-                _rung(chooses, name, rival, length)
+                _rung(chooses, name, rival, length, plan.size(length))
                 for length in chooses.lengths
                 if chooses.seeds(name, length)
             ],
@@ -242,7 +246,7 @@ def _left_after(name: str, rungs: Sequence[Rung]) -> int | None:
     return None
 
 
-def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, Any]:
+def _rung(table: ContestTable, name: str, rival: str, length: int, size: Size) -> dict[str, Any]:
     """A candidate at one length, and its lead over the rival on the images that choose."""
     own = [e for e in table.entries if (e.candidate, e.length) == (name, length)]
     mean = {
@@ -254,6 +258,7 @@ def _rung(table: ContestTable, name: str, rival: str, length: int) -> dict[str, 
         against = difference(table, name, rival, length)
     return {
         "length": length,
+        **size._asdict(),
         "seeds": [e.seed for e in own],
         "accuracy": mean["correct"] if is_trained else None,
         "loss": _finite(mean["losses"]),

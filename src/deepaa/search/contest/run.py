@@ -14,7 +14,7 @@ from deepaa.policy import Policy, fitted_schedule
 from deepaa.runs import checks_state, short
 from deepaa.search.contest.candidates import Candidate
 from deepaa.search.contest.judged import JudgedImages
-from deepaa.search.contest.plan import Job, Plan
+from deepaa.search.contest.plan import Job, Plan, Size
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import (
     EpochRecord,
@@ -72,6 +72,7 @@ class ContestEpoch(NamedTuple):
     length: int
     seed: int
     part: int
+    size: Size
     epoch: int
     """Counted from 0."""
     loss: float
@@ -88,6 +89,7 @@ class ContestEntry(NamedTuple):
     candidate: str
     length: int
     seed: int
+    size: Size
     accuracy: float
     loss: float | None
     """None where a training failed: its loss was not a number."""
@@ -188,10 +190,10 @@ class Contest:
 
     def _begin(self, unit: Unit) -> Training:
         """The training of a unit, at the epoch where it was left."""
-        device = self.network.device
-        config = replace(self.network.config.stretched(unit.length), seed=unit.seed)
-        policy: Policy = fitted_schedule(self.candidates[unit.candidate].policy, unit.length)
-        images, labels = self._images(unit.part)
+        device, size = self.network.device, self.plan.size(unit.length)
+        config = replace(self.network.config.stretched(size.epochs), seed=unit.seed)
+        policy: Policy = fitted_schedule(self.candidates[unit.candidate].policy, size.epochs)
+        images, labels = (each[: size.images] for each in self._images(unit.part))
         model = self.network.make(unit.seed)
         training = Training(model, ImageBatches(images, labels, policy, config, device), config)
         training.before_step = self.before_step
@@ -203,7 +205,7 @@ class Contest:
     def _images(self, part: int) -> tuple[Tensor, Tensor]:
         """The images to train on in a part; trainings share one copy on the device."""
         if part not in self._on_device:
-            chosen = self.images.parts[part].train
+            chosen = self.images.in_class_order(part)
             found = (each[chosen].to(self.network.device) for each in self.images.data[:2])
             images, labels = found
             self._on_device[part] = images, labels
@@ -223,6 +225,7 @@ class Contest:
     def _epoch(self, unit: Unit, record: EpochRecord) -> ContestEpoch:
         return ContestEpoch(
             *unit,
+            size=self.plan.size(unit.length),
             epoch=record.epoch,
             loss=record.loss,
             accuracy=record.accuracy,
@@ -234,6 +237,7 @@ class Contest:
         loss = entry.losses.mean().item()
         return ContestEntry(
             *entry[:3],
+            size=self.plan.size(entry.length),
             accuracy=entry.correct.double().mean().item(),
             loss=loss if loss == loss else None,
             passes=self.passes,
@@ -253,6 +257,8 @@ class Contest:
             state |= {f"work/{unit.key}/{name}": value for name, value in tensors.items()}
         for unit, loss in self._losses.items():
             state[f"loss/{unit.key}"] = torch.tensor(loss, dtype=torch.float64)
+        for length in {unit.length for unit in (*self._judged, *self._states)}:
+            state[f"size/{length}"] = self._size(length)
         return {**state, "passes": torch.tensor(self.passes)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -261,6 +267,8 @@ class Contest:
         found: dict[Unit, dict[str, Tensor]] = {}
         for key, tensor in state.items():
             kind, _, rest = key.partition("/")
+            if kind == "size" and tensor.tolist() != self._size(int(rest)).tolist():
+                raise ValueError(f"its trainings of length {int(rest)} have other sizes")
             if kind not in ("judged", "work", "loss"):
                 continue
             candidate, length, seed, part, *name = rest.split("/")
@@ -278,6 +286,11 @@ class Contest:
             train_loss = float(parts["train_loss"].item())
             self._judged[unit] = Judged(parts["losses"], parts["correct"], train_loss)
             self._check_judged(unit)
+
+    def _size(self, length: int) -> Tensor:
+        """Epochs and images of trainings of this length, 0 for all images."""
+        epochs, images = self.plan.size(length)
+        return torch.tensor([epochs, images or 0])
 
     def _check_unit(self, unit: Unit) -> None:
         parts = len(self.images.parts)

@@ -18,7 +18,7 @@ class Entry(NamedTuple):
 
     candidate: str
     length: int
-    """Epochs of its schedule."""
+    """What its training cost, in epochs of all images to train on."""
     seed: int
     losses: Tensor
     """(J,) float64: the cross entropy of each image."""

@@ -1,0 +1,99 @@
+"""What a search says that it will cost, before and while it runs, beside what it then takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from blobs import blobs
+
+from deepaa.data import DataSpec
+from deepaa.runs import read_history
+from deepaa.search import SearchProgress, open_search, plain_network
+from deepaa.search.cost import Cost, search_cost
+from deepaa.search.run import SearchRequest
+from deepaa.search.settings import SettingsRequest
+from deepaa.train import EpochRecord
+
+SMALL = (
+    *("--data", "blobs.npz", "--preset", "demo", "--epochs", "2", "--steps", "2", "--layers", "1"),
+    *("--ops", "rotate,flip", "--set", "heldout=8", "--set", "images=2", "--set", "validation=8"),
+    *("--set", "chains=16", "--device", "cpu"),
+)
+ALONE = (*SMALL, "--contest", "off")
+SHORT = (*SMALL, "--contest-passes", "60000", "--target-epochs", "2")
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder with 50 held-out images of each of four classes; short trainings."""
+    monkeypatch.setattr(plain_network, "LEAST_RETRAINED", 400)
+    monkeypatch.setattr(plain_network, "LEAST_PER_OPERATION", 20)
+    monkeypatch.chdir(tmp_path)
+    images, labels = blobs(400, 1)
+    np.savez(tmp_path / "blobs.npz", x=images.numpy(), y=labels.numpy())
+    return tmp_path
+
+
+def counted(text: str, part: str) -> int:
+    """The passes that a dry run gives to a part of the work."""
+    found = re.search(rf"([\d,]+) in {part}", " ".join(text.split()))
+    return int(found[1].replace(",", "")) if found else 0
+
+
+@pytest.mark.parametrize("more", [(), ("--method", "random", "--set", "trials=1")])
+def test_class_protection_is_counted_before_a_search(
+    run_cli: Command, folder: Path, more: tuple[str, ...]
+) -> None:
+    words = [*ALONE, *more]
+    if more:  # which knows nothing of the settings of gradient matching
+        words = ["--data", "blobs.npz", "--preset", "demo", "--epochs", "1", "--device", "cpu"]
+        words += ["--contest", "off", *more]
+    _, told, _ = run_cli("search", *words, "--dry-run")
+    assert re.search(r"time .* class protection \d+ s", " ".join(told.split()))
+    code, _, err = run_cli("search", *words, "--out", "run")
+    assert code == 0, err
+    assert re.search(r"on this machine: .*class protection \d+ s", " ".join(err.split()))
+    record = next(each for each in read_history("run") if "untestable" in each)
+    assert 0 < record["passes"] <= 3 * (counted(told, "class protection at most") + 1)
+
+
+def test_a_search_without_class_protection_counts_none(run_cli: Command, folder: Path) -> None:
+    _, told, _ = run_cli("search", *ALONE, "--no-protect", "--dry-run")
+    assert "pre-training" in told
+    assert "class protection" not in told
+
+
+def test_it_is_counted_where_nothing_is_searched(run_cli: Command, folder: Path) -> None:
+    _, told, _ = run_cli("search", *SHORT, "--dry-run")
+    assert re.search(
+        r"time +at most about .*: class protection \d+ s, *contest", " ".join(told.split())
+    )
+
+
+def test_what_is_done_is_not_counted_again(run_cli: Command, folder: Path) -> None:
+    assert run_cli("search", *ALONE, "--out", "run")[0] == 0
+    with open_search(
+        SearchRequest.from_run(Path("run")), Path("run"), device=torch.device("cpu"), resume=True
+    ) as opened:
+        assert search_cost(opened).protection == 0
+
+
+def test_the_time_that_is_left_has_class_protection_in_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = SettingsRequest(preset="demo", epochs=2)
+    request = SearchRequest(settings, DataSpec.from_options("blobs.npz"))
+    with open_search(request, dry_run=True, device=torch.device("cpu")) as opened:
+        progress = SearchProgress(opened, Cost(2.0, 60.0, 0.0, 1.0, protection=3600.0))
+        progress(EpochRecord(1, 1.0, 0.9, 0.1, 1.0, 100))  # the last: it stays on the screen
+    assert "left 61 min" in capsys.readouterr().err
+
+
+def test_a_cost_without_parts_names_none() -> None:
+    assert Cost(0.0, 0.0, 0.0, 1.0).text() == "at most about 0 s on this machine"
