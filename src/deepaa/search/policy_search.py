@@ -10,7 +10,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from deepaa.models import channel_statistics, copy_model, default_model, frozen_
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
 from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
+from deepaa.search.found import described
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -110,7 +110,8 @@ class PolicySearch:
         self.given = model
         """The user's own network."""
         self.search: Search | Searcher | None = None
-        self._found_before = protection
+        self.known_protection = protection
+        """What turns one class into another, if that has been looked for before."""
         self.protection = Protection()
         """What turns one class into another: from its record on it is not in `space` any more."""
         self.protection_state: dict[str, Tensor] = {}
@@ -140,31 +141,12 @@ class PolicySearch:
             return load_policy(self.run.folder / FOUND, own)
         if self.search is None:
             return Policy.identity(self.space, 0)
-        found = self.search.policy
-        if isinstance(self.search, Searcher):
-            assert self.method is not None
-            what, settings = self.method.name, _differences(self.method.config)
-            more = {"method": what, "defaults": self.search.place, **self.search.info}
-            more["passes"] = f"{self.search.passes.cost:,}"
-        else:
-            what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
-            settings, more = _differences(self.config), {}
-        info = {
-            "description": f"found by {what}",
-            "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
-            "seed": str(self.config.seed),
-            "settings": settings,
-            **more,
-        }
-        if self.protection.changed:
-            info["left out"] = "; ".join(each.text for each in self.protection.changed)
-        phases = [(phase.epoch, phase.stages) for phase in found.phases]
-        return Policy(found.table, schedule=phases, info=info)
+        return described(self, self.search)
 
     @property
     def is_protected(self) -> bool:
         """Whether it is known already what turns one class into another."""
-        return bool(self._found_before or self.protection_state or "protection" in self._state)
+        return bool(self.known_protection or self.protection_state or "protection" in self._state)
 
     @property
     def network_name(self) -> str:
@@ -247,10 +229,10 @@ class PolicySearch:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
-            record = self._found_before or self._looked_for(weights, is_trained=is_trained)
+            record = self.known_protection or self._looked_for(weights, is_trained=is_trained)
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
-            if self._found_before is None:  # else somebody has told of it
+            if self.known_protection is None:  # else somebody has told of it
                 yield record
                 self.check_stop()
         if saved is None:
@@ -383,18 +365,3 @@ class PolicySearch:
             self.run.save(state, {"phase": phase})
         self._unsaved = None
         self._saved = time.monotonic()
-
-
-def _differences(config: Any) -> str:
-    """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
-    values = dataclasses.asdict(config).items()
-    changed = {k: value for k, value in values if k != "seed" and value != usual[k]}
-    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
-    return ", ".join(texts) or "the defaults"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()

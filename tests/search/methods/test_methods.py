@@ -27,6 +27,7 @@ from deepaa.search import (
 from deepaa.search.contest import ContestConfig
 from deepaa.search.contest.plan import SeedPlan, Size
 from deepaa.search.contest.table import ContestTable, Entry
+from deepaa.search.found import differences
 from deepaa.search.methods.registry import (
     base_preset,
     find_searcher,
@@ -34,7 +35,7 @@ from deepaa.search.methods.registry import (
     stored_method,
 )
 from deepaa.search.methods.searcher import Passes, Searcher, seed_for
-from deepaa.search.policy_search import PolicySearch, _differences
+from deepaa.search.policy_search import PolicySearch
 from deepaa.search.run import demo_contest
 from deepaa.search.settings import ProxyConfig, SettingsRequest
 from deepaa.search.several import (
@@ -164,9 +165,9 @@ class Required:
 
 
 def test_settings_without_a_default_are_told() -> None:
-    assert _differences(Required(2)) == "strength=2"
-    assert _differences(Required(2, 4, [1, 2])) == "strength=2, epochs=4, sizes=[1, 2]"
-    assert _differences(SearchConfig()) == "the defaults"
+    assert differences(Required(2)) == "strength=2"
+    assert differences(Required(2, 4, [1, 2])) == "strength=2, epochs=4, sizes=[1, 2]"
+    assert differences(SearchConfig()) == "the defaults"
 
 
 def test_a_stored_method_is_read_again_and_own_code_must_be_named(
