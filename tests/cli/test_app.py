@@ -17,6 +17,7 @@ import pytest
 import torch
 import typer
 from PIL import Image
+from processes import lines_shown, open_terminal, read_terminal
 
 import deepaa
 from deepaa.cli import app as cli, doctor
@@ -629,3 +630,20 @@ def test_a_module_is_found_in_the_current_folder(command):
         sys.modules.pop("several", None)
     Path("broken.py").write_text("1 / 0")
     assert "ZeroDivisionError" in fails(command, "show", "deepta", "--operations", "broken:ALL")
+
+
+def test_an_error_in_a_terminal_has_no_broken_words() -> None:
+    outer, inner = open_terminal(40)
+    words = ["show", "a-policy-that-nobody-has-written-down"]
+    environment = {**os.environ, "COLUMNS": "", "PYTHONPATH": str(Path(deepaa.__file__).parents[1])}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deepaa", *words], stdout=inner, stderr=inner, env=environment
+    )
+    os.close(inner)
+    lines = lines_shown(read_terminal(outer))
+    assert process.wait(60) == 2
+    assert lines[0].startswith("error:")
+    assert len(lines) > 1
+    assert all(line.startswith("  ") for line in lines[1:])
+    whole = {word for line in lines for word in line.split()}
+    assert {"a-policy-that-nobody-has-written-down:", "trivialaugment-wide,"} <= whole

@@ -271,6 +271,26 @@ def test_parts(tmp_path):
         as_images(pets().select([]))
 
 
+def test_a_test_part_without_labels_is_left_alone(tmp_path, caplog):
+    """On the hub, the classes of a test part that are kept back are -1."""
+    pairs, kept = [0, 1] * 3, [-1] * 6
+    parts = {"train": pairs, "validation": pairs, "test": kept}
+    parts = {n: pets(label).cast_column("label", NAMES) for n, label in parts.items()}
+    DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    found = load_dataset(tmp_path / "saved", split="test")
+    assert [file.partition("[")[0] for file in found.files] == ["validation"] * 6
+    assert (
+        "test has no labels, so it is left alone; the test images are those of val" in caplog.text
+    )
+    assert len(StreamedImages(tmp_path / "saved", 8, train=False, workers=0)) == 6
+    del parts["validation"]
+    DatasetDict(parts).save_to_disk(tmp_path / "two")
+    both = DataSpec(str(tmp_path / "two")).load_train_and_test(holdout=0.5)
+    assert len(both.train.labels) + len(both.test.labels) == 6
+    with pytest.raises(NoTestPartError, match="two: has no test part with labels"):
+        load_dataset(tmp_path / "two", split="test")
+
+
 def test_bad_images_are_named_and_may_be_skipped(tmp_path):
     images = [{"bytes": png(40 * i), "path": None} for i in range(6)]
     images[2]["bytes"] = b"<html>"

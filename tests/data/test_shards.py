@@ -127,6 +127,29 @@ def test_folders_of_parts(folder, tmp_path):
         assert load_dataset(tmp_path / "new", split=split, size=20).fingerprint == expected
 
 
+@pytest.mark.parametrize("label", ["cls", "json"])
+def test_test_shards_without_labels_are_left_alone(tmp_path, caplog, label):
+    for part in ("train", "val", "test"):
+        files = {}
+        for i in range(4):
+            files[f"{part}{i}.png"] = png(40 * i)
+            content = b"%d" % (i % 2) if label == "cls" else b'{"label": %d}' % (i % 2)
+            if part == "test":
+                files[f"{part}{i}.json"] = b'{"width": 8}'
+            else:
+                files[f"{part}{i}.{label}"] = content
+        write_tar(tmp_path / "shards" / f"{part}-0.tar", files)
+    found = load_dataset(tmp_path / "shards", split="test")
+    assert [file[:4] for file in found.files] == ["val-"] * 4
+    assert (
+        "test has no labels, so it is left alone; the test images are those of val" in caplog.text
+    )
+    (tmp_path / "shards" / "val-0.tar").unlink()
+    with pytest.raises(NoTestPartError, match="shards: has no test part with labels"):
+        load_dataset(tmp_path / "shards", split="test")
+    assert load_dataset(tmp_path / "shards").class_names == ("0", "1")
+
+
 def test_patterns_hold_from_every_folder(tmp_path, monkeypatch):
     write_tar(tmp_path / "a-0.tar", pets())
     monkeypatch.chdir(tmp_path)

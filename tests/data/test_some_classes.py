@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from packed import png, write_tar
 from PIL import Image
 
 from deepaa.data import DataSpec, load_class_images, load_dataset, load_embedded
@@ -83,3 +84,21 @@ def test_of_a_file_of_arrays_no_other_image_is_copied(tmp_path: Path) -> None:
 def test_numbers_without_meaning(classes: int, count: int) -> None:
     with pytest.raises(ValueError, match=f"at least 1, got {classes} and {count}"):
         load_class_images(DataSpec(), classes, count)
+
+
+def test_classes_of_other_sources_of_files(tmp_path: Path) -> None:
+    """A folder of shards and one of `save_to_disk` have no class folders."""
+    files = {}
+    for i in range(12):
+        files[f"{i:02}.png"] = png(10 * i) if i not in (3, 4) else b"damaged"
+        files[f"{i:02}.cls"] = b"%d" % (i % 2)
+    write_tar(tmp_path / "shards" / "train-0.tar", files)
+    found = load_class_images(DataSpec(str(tmp_path / "shards")), count=2)
+    assert [(name, images.shape[0]) for name, images in found.groups] == [("0", 2), ("1", 2)]
+    datasets = pytest.importorskip("datasets")
+    rows = {"image": [{"bytes": files[f"{i:02}.png"]} for i in range(12)], "label": ["a", "b"] * 6}
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("string")})
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(tmp_path / "saved")
+    again = load_class_images(DataSpec(str(tmp_path / "saved")), count=2)
+    for (_, images), (_, others) in zip(found.groups, again.groups, strict=True):
+        assert torch.equal(images, others)

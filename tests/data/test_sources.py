@@ -2,10 +2,11 @@
 
 import os
 
+import numpy as np
 import pytest
 from packed import png, write_csv, write_tar
 
-from deepaa.data.load import DataSpec, load_dataset
+from deepaa.data.load import DataSpec, load_dataset, load_images
 from deepaa.data.sources import (
     absolute_root,
     absolute_source,
@@ -14,6 +15,7 @@ from deepaa.data.sources import (
     lists_files,
     source_name,
 )
+from deepaa.data.streaming import StreamedImages
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,48 @@ def test_names_stay_and_paths_become_absolute(tmp_path):
     assert absolute_source("s/{train,test}-*.tar") == str(tmp_path / "s" / "{train,test}-*.tar")
     assert absolute_root(None, "hf:a/b", "x-{0..1}.tar", "t.csv") is None
     assert absolute_root(None, "hf:a/b", "cifar10") == str(tmp_path / "data")
+
+
+def test_links_to_files_keep_their_names(pets, tmp_path):
+    """The cache of Hugging Face has files that are called by their checksums, and links to them."""
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    rows = [(f"pets/{name}/{i}.png", name) for name in ("cat", "dog") for i in range(3)]
+    write_csv(blobs / "1f", "path,label", rows)
+    sample = {
+        f"{i}.{end}": part for i in range(2) for end, part in (("png", png(i)), ("cls", b"%d" % i))
+    }
+    write_tar(blobs / "2e", sample)
+    arrays = {"x": np.zeros((4, 8, 8, 3), np.uint8), "y": np.arange(4) % 2}
+    np.savez(blobs / "3d.npz", **arrays)
+    for name, blob in (("t.csv", "1f"), ("train.tar", "2e"), ("a.npz", "3d.npz")):
+        (tmp_path / name).symlink_to(f"blobs/{blob}")
+    for name, count in (("t.csv", 6), ("train.tar", 2), ("a.npz", 4)):
+        spec = DataSpec.from_options(name)
+        assert spec.data == str(tmp_path / name)
+        assert len(spec.load().labels) == count
+    (tmp_path / "animals").symlink_to("pets")
+    assert absolute_source("animals") == str(pets)
+
+
+def test_a_link_to_a_table_finds_the_files_beside_either(pets, tmp_path):
+    rows = [(f"{name}/{i}.png", name) for name in ("cat", "dog") for i in range(3)]
+    table = write_csv(pets / "t.csv", "path,label", rows)
+    (tmp_path / "link.csv").symlink_to("pets/t.csv")
+    assert load_dataset("link.csv").fingerprint == load_dataset(table).fingerprint
+
+
+def test_home(pets, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rows = [(f"~/pets/{name}/{i}.png", name) for name in ("cat", "dog") for i in range(3)]
+    write_csv(tmp_path / "t.csv", "path,label", rows)
+    monkeypatch.chdir(pets)
+    assert absolute_source("~/t.csv") == str(tmp_path / "t.csv")
+    assert absolute_source("~/x-{0..3}.tar") == str(tmp_path / "x-{0..3}.tar")
+    expected = load_dataset(pets).fingerprint
+    assert load_dataset("~/pets").fingerprint == load_dataset("~/t.csv").fingerprint == expected
+    assert len(load_images("~/pets", 4)) == 4
+    assert len(StreamedImages("~/t.csv", 8, train=True, workers=0)) == 6
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,18 @@ def test_an_empty_label_names_its_row(pets, label):
         read(pets, rows=[*ROWS[:2], ("2.png", label), *ROWS[3:]])
 
 
+def test_numbers_that_stand_beside_missing_ones_are_whole(pets):
+    """Other programs write 3.0 for 3 in a column where something is missing."""
+    rows = [(name, f"{(10, 9, 2)[i % 3]}.0") for i, (name, _) in enumerate(ROWS)]
+    found = read(pets, rows=rows)
+    assert found.class_names == ("2", "9", "10")
+    assert found.labels.tolist() == [2, 1, 0, 2, 1, 0]
+    mixed = [(name, (10, "10.0", 2)[i % 3]) for i, (name, _) in enumerate(ROWS)]
+    assert read(pets, rows=mixed).class_names == ("2", "10")
+    versions = [(name, ("1.0", "1.5")[i % 2]) for i, (name, _) in enumerate(ROWS)]
+    assert read(pets, rows=versions).class_names == ("1.0", "1.5")
+
+
 def test_a_caption_is_no_class(pets):
     with pytest.raises(ValueError, match=r"row 2: a label of 300 characters is no class: xxx"):
         read(pets, rows=[("0.png", "x" * 300), *ROWS[1:]])
@@ -214,6 +226,28 @@ def test_a_class_that_is_only_tested(pets):
         ValueError, match=r"row 6: the class owl is not among those of train: cat, d"
     ):
         read(pets, "path,label,split", rows, split="test")
+
+
+def test_a_test_part_without_labels_is_left_alone(pets, caplog):
+    kept = [("4.png", "", "test"), ("5.png", " ", "test")]
+    rows = [*((*row, "train") for row in ROWS[:4]), *kept]
+    found = read(pets, "path,label,split", rows)
+    assert (len(found.labels), found.class_names) == (4, ("cat", "dog"))
+    assert found.report.ignored == {"in the part test, without labels": 2}
+    with pytest.raises(NoTestPartError, match=r"t\.csv: has no test part with labels$"):
+        read(pets, "path,label,split", rows, split="test")
+    rows = [*((*row, "train") for row in ROWS[:2]), *((*row, "val") for row in ROWS[2:4]), *kept]
+    caplog.clear()
+    assert read(pets, "path,label,split", rows, split="test").files == ("2.png", "3.png")
+    assert (
+        "test has no labels, so it is left alone; the test images are those of val" in caplog.text
+    )
+    rows[-1] = (*ROWS[5], "test")
+    with pytest.raises(ValueError, match=r"t\.csv: row 6: no label"):
+        read(pets, "path,label,split", rows, split="test")
+    rows[0] = ("0.png", "", "train")
+    with pytest.raises(ValueError, match=r"t\.csv: row 2: no label"):
+        read(pets, "path,label,split", rows)
 
 
 def test_another_table_of_test_images(pets):
@@ -326,6 +360,30 @@ def test_wrong_tables(pets, text, why):
         load_dataset(pets / "t.csv")
     assert str(error.value).startswith(f"{pets / 't.csv'}: ")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "sign", "end"),
+    [
+        ("path,label,,", ",", ",,"),
+        ("path,label,note,note", ",", ",a,b"),
+        ("\n  \npath,label", ",", ""),
+        ("path,label", ",", "\n   "),
+        ("path\tlabel", "\t", ""),
+        (",,\npath,label,", ",", ","),
+    ],
+)
+def test_tables_with_more_than_is_needed(pets, header, sign, end):
+    rows = "".join(f"{sign.join(row)}{end}\n" for row in ROWS)
+    (pets / "t.csv").write_text(f"{header}\n{rows}")
+    assert load_dataset(pets / "t.csv").fingerprint == read(pets).fingerprint
+    (pets / "t.csv").write_text(f"{header}\n{rows}{sign.join(('9.png', 'cat'))}{end}\n")
+    row = header.count("\n") + 2 + len(ROWS) * (1 + end.count("\n"))
+    with pytest.raises(ValueError, match=r"1 of 7 files is bad .*9\.png"):
+        load_dataset(pets / "t.csv")
+    (pets / "t.csv").write_text(f"{header}\n{rows}{sign.join(('5.png', 'dog'))}{end}\n")
+    with pytest.raises(ValueError, match=rf"row {row} gives 5\.png the label "):
+        load_dataset(pets / "t.csv")
 
 
 def test_tables_as_spreadsheets_write_them(pets):

@@ -142,6 +142,17 @@ def test_trainings_of_a_part_of_the_images_are_told_of() -> None:
             contest_table(changed("candidates", 0, "rungs", 0, name, to=bad, document=document))
 
 
+def test_a_reference_that_won_is_shown_beside_whom_it_was_proved_against() -> None:
+    """The axis is that of differences to the reference, and its own proof is to another one."""
+    proof = {**SMALL["proof"], "winner": "plain", "reference": "weak"}
+    drawing = plot_contest(contest_table(changed("proof", to=proof)))
+    assert drawing is not None
+    assert "beside the weak, by what did not choose" in inline_svg(drawing)
+    usual = plot_contest(contest_table(SMALL))
+    assert usual is not None
+    assert ">on images and seeds that did not choose<" in inline_svg(usual)
+
+
 def test_who_took_no_part_and_who_failed_is_told() -> None:
     bare = changed("left_out", to=["TrivialAugment"])
     document = changed("excluded", to=["flip.json", "b"], document=bare)

@@ -27,7 +27,6 @@ from deepaa.runs.process import (
     StopRequest,
     duration,
     fitted,
-    in_columns,
     in_notebook,
     is_in_use,
     is_interactive,
@@ -436,16 +435,6 @@ def test_a_narrow_terminal_gets_fewer_parts_and_none_is_cut(width: int, text: st
     whole = "layer 1 of 3  left 57 s  similarity 0.838  solarize 0.15, rotate 0.12"
     assert fitted(whole, width) == text
     assert len(text) <= width
-
-
-def test_lines_that_stay_end_between_words() -> None:
-    text = "layer 1 kept (a gain): 12 % over no augmentation, DeepTA +0.0898 in a/very-long-place"
-    lines = in_columns(text, 30, "  ").split("\n")
-    assert " ".join(line.strip() for line in lines) == text
-    assert max(map(len, lines)) <= 30
-    assert all(line.startswith("  ") for line in lines[1:])
-    assert in_columns("short", 30) == "short"
-    assert in_columns("a/path-that-is-longer-than-all-columns", 20).count("\n") == 0
 
 
 def test_a_log_file_gets_few_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

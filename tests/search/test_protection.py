@@ -59,6 +59,57 @@ def test_a_sentence_says_what_becomes_what() -> None:
     assert turned("rotate", 45.0, 0.0).text.startswith("rotate from 45 on: 'a' becomes 'b' (80%")
 
 
+def test_a_mirror_image_that_is_lost_to_several_classes_becomes_none_of_them() -> None:
+    lost = FLIP._replace(share=0.38)
+    assert lost.text == (
+        "flip: 'left' is taken for others, most often for 'right' (38% of 60 images, 1% without it)"
+    )
+
+
+def test_one_sentence_for_each_side_of_an_operation() -> None:
+    found = Protection(
+        (
+            FLIP,
+            FLIP._replace(from_class="right", to_class="left", share=0.95),
+            turned("rotate", 45.0, 0.0),
+            turned("rotate", 60.0, 0.0)._replace(share=1.0),  # stronger, so it needs no word
+            turned("rotate", 60.0, 0.0)._replace(to_class="c"),
+            turned("rotate", -90.0, 0.0),
+        )
+    )
+    assert found.texts() == [
+        "flip: 'right' becomes 'left' (95% of 60 images, 1% without it); and 1 other pair of "
+        "classes",
+        "rotate from 45 on: 'a' becomes 'b' (80% of 64 images, 0% without it); and 1 other pair of "
+        "classes",
+        "rotate from -90 on: 'a' becomes 'b' (80% of 64 images, 0% without it)",
+    ]
+
+
+def test_what_took_no_part_is_not_left_out() -> None:
+    found = Protection((FLIP, turned("rotate", 45.0, 0.0)))
+    (only,) = found.texts(CIFAR.table.rows)  # which turn by 30 degrees at most
+    assert only.startswith("flip")
+    record = ProtectionRecord(found.to_json(), [], classes=2, seconds=1.0, passes=1)
+    assert len(record.lines) == 2
+    assert record.lines_about(rows_of("rotate")) == [
+        "no operation that takes part was seen to turn one class into another"
+    ]
+
+
+def test_the_reason_why_classes_are_not_testable_is_the_true_one() -> None:
+    names = ["a", "b", "c"]
+    (few,) = ProtectionRecord([], names, classes=3, seconds=0.0, passes=0).lines
+    assert few == (
+        "3 of 3 classes are not testable for operations that turn them into another (it takes 40 "
+        "held-out images of two classes or more): a, b, c; so no operation was tested"
+    )
+    (one,) = ProtectionRecord([], names, classes=4, seconds=1.0, passes=9).lines
+    assert "the network knows too little): a, b, c; so no operation was tested" in one
+    (two,) = ProtectionRecord([], names, classes=5, seconds=1.0, passes=9).lines
+    assert two.endswith("the network knows too little): a, b, c")
+
+
 def test_it_excludes_what_is_as_strong_or_stronger_on_the_same_side() -> None:
     protection = Protection((FLIP, turned("rotate", 20.0, 0.0), turned("solarize", 128.0, 256.0)))
     flips = [*rows_of("flip"), *rows_of("flip", load_policy("crop-flip").table.rows)]

@@ -85,7 +85,8 @@ def test_a_mask_is_the_image_under_nearest_neighbours(
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32]
+    "dtype",
+    [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32, torch.uint16, torch.uint64],
 )
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (0,), (2, 3)])
 def test_masks_of_every_kind(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -236,6 +237,20 @@ def test_all_forms_of_several_samples_agree() -> None:
         assert type(found_masks) is type(given_masks)
         for mask, (_, alone) in zip(found_masks, want, strict=True):
             assert torch.equal(plain(mask), plain(alone["masks"]))
+
+
+@pytest.mark.parametrize("nothing", [{}, {"image_id": 7}])
+def test_images_without_objects(nothing: dict[str, Any]) -> None:
+    """torchvision's COCO has no boxes for them, not even an empty tensor."""
+    transform = DeepAutoAugment(POLICY, seed=2)
+    images, n = noise(4, 3, 16, 24), range(4)
+    targets = [nothing if i in (0, 2) else target(i) for i in n]
+    want = [transform(images[i], targets[i], index=i) for i in n]
+    for several in (images, list(images)):
+        found, moved = transform(several, targets, index=n)
+        for i, (image, one) in enumerate(want):
+            assert torch.equal(found[i], image)
+            assert same(moved[i], one) if i in (1, 3) else moved[i] == nothing
 
 
 def test_several_targets_of_one_image_share_its_draw() -> None:

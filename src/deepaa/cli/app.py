@@ -101,7 +101,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         other = several and os.environ.get("RANK", "0") != "0"
         wrong_option = hasattr(error, "format_message")
         if not ((other and wrong_option) or getattr(error, "said_elsewhere", False)):
-            typer.echo(f"error: {_printable(' '.join(message.split()))}", err=True)
+            from deepaa.files import columns_of, in_columns  # not deepaa.runs, which loads torch
+
+            line = f"error: {_printable(' '.join(message.split()))}"
+            if sys.stderr.isatty():
+                line = in_columns(line, columns_of(sys.stderr), "  ")
+            typer.echo(line, err=True)
         return code
 
 

@@ -215,8 +215,7 @@ def print_facts(facts: Mapping[str, str], *, err: bool = False) -> None:
     Args:
         err: On stderr, not on stdout.
     """
-    from deepaa.files import printable
-    from deepaa.runs import columns_of, in_columns
+    from deepaa.files import columns_of, in_columns, printable
 
     stream = sys.stderr if err else sys.stdout
     width = columns_of(stream) if stream.isatty() else 0

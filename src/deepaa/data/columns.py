@@ -50,8 +50,6 @@ def find_columns(names: Sequence[str], given: Columns) -> dict[str, str]:
         names: Of all columns.
         given: As of `parse_columns`; one that is not there is a ValueError.
     """
-    if twice := sorted({name for name in names if list(names).count(name) > 1}):
-        raise ValueError(f"two columns are called {listed(twice)}")
     for kind, name in given.items():
         if name not in names:
             raise ValueError(f"no column {shown(name)} for {kind}; {has(names)}")
@@ -61,6 +59,8 @@ def find_columns(names: Sequence[str], given: Columns) -> dict[str, str]:
         known = [name for name in usual if name in free]
         if kind not in found and known:
             found[kind] = free.pop(known[0])
+    if twice := sorted({name for name in found.values() if list(names).count(name) > 1}):
+        raise ValueError(f"two columns are called {listed(twice)}")
     return found
 
 

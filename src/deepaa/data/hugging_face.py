@@ -15,7 +15,7 @@ import numpy as np
 from deepaa.data.columns import COLUMNS, Columns, find_columns, has
 from deepaa.data.image_file import listed, shown
 from deepaa.data.image_tree import MOST_BYTES
-from deepaa.data.listing import PART_NAMES, Listing, label_text
+from deepaa.data.listing import PART_NAMES, Listing, known_label
 from deepaa.files import read_regular
 
 PREFIX = "hf:"
@@ -286,14 +286,14 @@ def _check(part: Any, name: str, first: Any, columns: Any) -> None:
     part.data.table.select(list(columns)).validate(full=True)
 
 
-def _rows(part: Any, name: str, found: Columns) -> Iterator[tuple[str, str | None]]:
-    """The class of each row, and its group."""
+def _rows(part: Any, name: str, found: Columns) -> Iterator[tuple[str | None, str | None]]:
+    """The class of each row if it has one, and its group."""
     wanted = [found[kind] for kind in ("label", "group") if kind in found]
     table = part.select_columns(wanted).with_format("arrow")[:]
     labels = table.column(found["label"]).to_pylist()
     groups = table.column(found["group"]).to_pylist() if "group" in found else [None] * len(labels)
     classes = getattr(part.features[found["label"]], "names", None)
-    known: dict[Any, str] = {}
+    known: dict[Any, str | None] = {}
     for i, label in enumerate(labels):
         try:
             if isinstance(label, list | dict) or label not in known:
@@ -305,11 +305,11 @@ def _rows(part: Any, name: str, found: Columns) -> Iterator[tuple[str, str | Non
         yield known[label], None if group is None else str(group).strip() or None
 
 
-def _class(label: Any, classes: Sequence[str] | None) -> str:
+def _class(label: Any, classes: Sequence[str] | None) -> str | None:
     if classes is None:
-        return label_text(label)
-    if label is None or label == -1:
-        raise ValueError("no label")
+        return known_label(label)
+    if label is None or label == -1:  # -1 is what the hub has for a test part without classes
+        return None
     if not 0 <= label < len(classes):
         raise ValueError(f"label {label}, but there are {len(classes)} classes")
     return str(classes[label])

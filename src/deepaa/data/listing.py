@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from deepaa import distributed
 from deepaa.data.image_file import listed, shown
 from deepaa.data.image_tree import ImageStore, ImageTree
 from deepaa.data.splits import MAX_CLASSES, NoTestPartError
@@ -21,6 +25,7 @@ PART_NAMES: Mapping[str, str] = {
     **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "val"),
 }
 """What the parts of a data set are called, in lower case, and which of three each is."""
+_log = logging.getLogger(__name__)
 LONGEST_LABEL = 200
 """Characters of a class name, at most: a longer one is a caption."""
 
@@ -34,8 +39,8 @@ class Listing:
     root: Path
     files: Sequence[Path]
     """Below the root."""
-    labels: Sequence[str]
-    """Names of classes."""
+    labels: Sequence[str | None]
+    """Names of classes; None where nothing is said, as of images that others keep for a test."""
     where: Callable[[int], str]
     """Says for a person where the image with this number is listed: "row 7"."""
     parts: Sequence[str] | None = None
@@ -54,15 +59,18 @@ class Listing:
         if split == "train" and not part:
             raise ValueError(f"{self.place}: has no train part; it has {self._has()}")
         if not part:
-            raise NoTestPartError(f"{self.place}: has no test part{self._all_train()}")
-        names = class_names([self.labels[i] for i in train or part], self.order)
+            raise NoTestPartError(f"{self.place}: has no test part{self._why_no_test()}")
+        if split != "train":
+            self._tell_of_unlabelled()
+        names = class_names([self._label(i) for i in train or part], self.order)
         numbers = {name: number for number, name in enumerate(names)}
-        if strange := next((i for i in part if self.labels[i] not in numbers), None):
-            label = shown(self.labels[strange])
-            raise ValueError(
-                f"{self.place}: {self.where(strange)}: the class {label} is not among those of "
-                f"train: {listed(names)}"
-            )
+        labels = [self._label(i) for i in part]
+        for i, label in zip(part, labels, strict=True):
+            if label not in numbers:
+                raise ValueError(
+                    f"{self.place}: {self.where(i)}: the class {shown(label)} is not among those "
+                    f"of train: {listed(names)}"
+                )
         if len(names) < 2:
             raise ValueError(
                 f"{self.place}: only one class, {shown(names[0])}; it takes at least two"
@@ -72,7 +80,7 @@ class Listing:
         return ImageTree(
             self.root,
             tuple(self.files[i] for i in part),
-            tuple(numbers[self.labels[i]] for i in part),
+            tuple(numbers[label] for label in labels),
             tuple(names),
             {**self.ignored, **self._left_out(split)},
             self._group_numbers(part),
@@ -81,28 +89,48 @@ class Listing:
             self.place,
         )
 
+    def _label(self, i: int) -> str:
+        """The class of an image; ValueError where nothing is said."""
+        label = self.labels[i]
+        if label is None:
+            raise ValueError(f"{self.place}: {self.where(i)}: no label")
+        return label
+
     def _part(self, split: str) -> list[int]:
         """The numbers of the images of a split; val is the test part where there is no test."""
         if self.parts is None:
             return list(range(len(self.files))) if split == "train" else []
-        wanted = split if split == "train" else self._test_part()
+        wanted = split if split == "train" else self._test_part
         return [i for i, part in enumerate(self.parts) if part == wanted]
 
-    def _test_part(self) -> str:
-        return "test" if "test" in (self.parts or ()) else "val"
+    @cached_property
+    def _test_part(self) -> str | None:
+        """test, or else val; None where neither has a label."""
+        told = zip(self.parts or (), self.labels, strict=self.parts is not None)
+        labelled = {part for part, label in told if label is not None}
+        return next((part for part in ("test", "val") if part in labelled), None)
+
+    def _tell_of_unlabelled(self) -> None:
+        """A line for a test part that another one takes the place of."""
+        if self._test_part == "val" and "test" in (self.parts or ()) and distributed.is_main():
+            left = "test has no labels, so it is left alone"
+            _log.warning("%s: %s; the test images are those of val", self.place, left)
 
     def _left_out(self, split: str) -> dict[str, int]:
         """Images of neither train nor the test part."""
         if self.parts is None or split != "train":
             return {}
-        left = sum(part not in ("train", self._test_part()) for part in self.parts)
-        return {"in the part val, beside train and test": left} if left else {}
+        parts = Counter(part for part in self.parts if part not in ("train", self._test_part))
+        why = {"val": "beside train and test" if self._test_part else "without labels"}
+        return {f"in the part {n}, {why.get(n, 'without labels')}": c for n, c in parts.items()}
 
     def _has(self) -> str:
         return listed(sorted(set(self.parts or ()))) or "no images"
 
-    def _all_train(self) -> str:
-        return "; all images are for training" if self.parts is None else ""
+    def _why_no_test(self) -> str:
+        if self.parts is None:
+            return "; all images are for training"
+        return " with labels" if set(self.parts) & {"test", "val"} else ""
 
     def _group_numbers(self, part: Sequence[int]) -> Tensor | None:
         if self.groups is None:
@@ -141,6 +169,13 @@ def label_text(value: object) -> str:
     if len(text) > LONGEST_LABEL:
         raise ValueError(f"a label of {len(text):,} characters is no class: {shown(text[:40])}...")
     return text
+
+
+def known_label(value: object) -> str | None:
+    """As `label_text`, but None where nothing is said."""
+    if isinstance(value, str | bytes):
+        return label_text(value) if value.strip() else None
+    return None if value is None or value != value else label_text(value)
 
 
 def part_of(value: object) -> str:

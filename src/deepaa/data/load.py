@@ -40,6 +40,7 @@ from deepaa.data.sources import (
     rows_tree,
     source_name,
     unknown_source,
+    with_home,
 )
 from deepaa.data.splits import LabelledImages, NoTestPartError, Sizes, TrainTest
 from deepaa.runs import from_plain, to_record
@@ -95,6 +96,8 @@ class DataSpec:
 
     def __post_init__(self) -> None:
         """Check the values that a user can get wrong."""
+        if self.data is not None:
+            object.__setattr__(self, "data", with_home(self.data))
         if self.size is not None:
             check_size(self.size)
         if self.on_bad_image not in ("stop", "skip"):
@@ -117,6 +120,7 @@ class DataSpec:
         `read` is what `--read` says, NAME=VALUE each; `options` are other fields.
         """
         reading = Reading.parse(read) if read else DEFAULT_READING
+        data = None if data is None else with_home(data)
         root = absolute_root(root, data)
         groups = groups and kept_groups(groups, data)
         return cls(absolute_source(data), root=root, reading=reading, groups=groups, **options)
@@ -370,10 +374,12 @@ def load_images(
         raise ValueError(f"limit should be at least 1, got {limit}")
     if source is None:
         found = stacked(embedded_sheet("train")[:limit], size, EMBEDDED)
-    elif (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
+        return torch.from_numpy(found)
+    source = with_home(source)
+    if (path := Path(source)).suffix.lower() == ".npz" and path.is_file():
         found = stacked(arrays.some_of_npz(path, limit), size, str(path))
-    elif has_columns(str(source)):
-        found = read_some_of(list_source(str(source), columns=columns), limit, size)
+    elif has_columns(source):
+        found = read_some_of(list_source(source, columns=columns), limit, size)
     else:
         found = read_some(path, limit, size)
     return torch.from_numpy(found)

@@ -18,7 +18,7 @@ import numpy as np
 from deepaa.data.columns import COLUMNS, Columns
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.image_tree import MOST_BYTES
-from deepaa.data.listing import PART_NAMES, Listing, label_text
+from deepaa.data.listing import PART_NAMES, Listing, known_label, label_text
 from deepaa.files import Member, open_regular, open_tar, plural, tar_members
 
 SUFFIX = ".tar"
@@ -147,7 +147,7 @@ class Sample(NamedTuple):
     """The image of a sample, and what is said of it."""
 
     image: Member
-    label: str
+    label: str | None
     group: str | None
 
 
@@ -170,11 +170,11 @@ def list_shards(source: str, split: str, columns: Columns, groups: str | None = 
         shards = [shard for shard, part in zip(shards, parts, strict=True) if part == "train"]
     given = columns if groups is None else {**columns, "group": groups}
     reader = _Reader(given)
-    files, labels, members = list[Path](), list[str](), list[tuple[int, int, int]]()
+    files, labels, members = list[Path](), list[str | None](), list[tuple[int, int, int]]()
     found_groups, found_parts = list[str | None](), list[str | None]()
     for number, shard in enumerate(shards):
         part = shard_part(shard)
-        for sample in _samples(shard, reader):
+        for sample in _samples(shard, reader, needs_labels=part in (None, "train")):
             files.append(shard / sample.image.name)
             labels.append(sample.label)
             found_groups.append(sample.group)
@@ -195,14 +195,14 @@ def list_shards(source: str, split: str, columns: Columns, groups: str | None = 
     )
 
 
-def _samples(shard: Path, reader: _Reader) -> Iterator[Sample]:
+def _samples(shard: Path, reader: _Reader, *, needs_labels: bool) -> Iterator[Sample]:
     """The samples of a shard; what is wrong with it is a ValueError that begins with its path."""
     try:
         with open_tar(shard) as file:
             samples: dict[str, dict[str, Member]] = {}
             for member in tar_members(file):
                 reader.sort_in(member, samples)
-            yield from reader.read(file, samples)
+            yield from reader.read(file, samples, needs_labels=needs_labels)
     except OSError as error:
         raise ValueError(f"{shown(shard)}: {error.strerror or error}") from error
     except ValueError as error:
@@ -231,11 +231,13 @@ class _Reader:
                 raise ValueError(f"{shown(member.name)} is there twice")
             sample[ending.lower()] = member
 
-    def read(self, file: IO[bytes], samples: Mapping[str, dict[str, Member]]) -> Iterator[Sample]:
-        """The samples that have an image; those that lack it or the label are a ValueError."""
+    def read(
+        self, file: IO[bytes], samples: Mapping[str, dict[str, Member]], *, needs_labels: bool
+    ) -> Iterator[Sample]:
+        """The samples that have an image; those that lack it or a needed label are a ValueError."""
         images = {key: self._image_of(key, files) for key, files in samples.items()}
-        label = self._label_of(file, samples, images)
-        self._refuse_halves(samples, images, label)
+        label = self._label_of(file, samples, images, needs_labels=needs_labels)
+        self._refuse_halves(samples, images, label, needs_labels=needs_labels)
         wants_json = any(name and name.startswith(JSON) for name in (label, self._group))
         for key, files in samples.items():
             image = images[key]
@@ -244,7 +246,10 @@ class _Reader:
                 continue
             try:
                 keys = _json(file, files["json"]) if wants_json and "json" in files else {}
-                found = label_text(_value(file, label, files, keys))
+                is_key = label.startswith(JSON)
+                is_there = label.removeprefix(JSON) in keys if is_key else label.lower() in files
+                said = _value(file, label, files, keys) if is_there or needs_labels else None
+                found = label_text(said) if needs_labels else known_label(said)
                 group = None if self._group is None else _value(file, self._group, files, keys)
             except ValueError as error:
                 raise ValueError(f"sample {shown(key)}: {error}") from error
@@ -266,6 +271,8 @@ class _Reader:
         file: IO[bytes],
         samples: Mapping[str, dict[str, Member]],
         images: Mapping[str, Member | None],
+        *,
+        needs_labels: bool,
     ) -> str:
         """What says the classes, as the first sample shows: the ending of a file, or json:KEY."""
         key = next((key for key, image in images.items() if image is not None), None)
@@ -275,6 +282,8 @@ class _Reader:
         keys = _json(file, files["json"]) if "json" in files else {}
         ways = [ending for ending in LABELS if ending in files]
         ways += [f"{JSON}{name}" for name in COLUMNS["label"] if name in keys]
+        if not ways and not needs_labels:
+            return LABELS[0]
         if not ways:
             raise ValueError(
                 f"images without labels: sample {shown(key)} has {listed(sorted(files))}; labels "
@@ -291,12 +300,16 @@ class _Reader:
         samples: Mapping[str, dict[str, Member]],
         images: Mapping[str, Member | None],
         label: str,
+        *,
+        needs_labels: bool,
     ) -> None:
         """Raise ValueError where samples have an image and no label, or a label and no image."""
         is_key, ending = label.startswith(JSON), "json" if label.startswith(JSON) else label.lower()
         unlabelled = [key for key, files in samples.items() if images[key] and ending not in files]
         empty = [key for key, files in samples.items() if not images[key] and ending in files]
         for keys, lack in ((unlabelled, f"no label .{ending}"), (empty, "a label and no image")):
+            if keys is unlabelled and not needs_labels:
+                continue
             if keys and not (is_key and keys is empty):  # a JSON may say anything
                 which = listed(keys) if len(keys) < len(samples) else f"as {shown(keys[0])}"
                 raise ValueError(

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from deepaa.data.arrays import read_npz, spread
-from deepaa.data.folder import list_images
 from deepaa.data.load import DataSpec
 from deepaa.data.scan import read_images
+from deepaa.data.sources import list_source, lists_files
 from deepaa.files import listed
 
 
@@ -34,7 +34,7 @@ def load_class_images(
 ) -> ClassImages:
     """Up to `count` training images of each of up to `classes` classes, both spread evenly.
 
-    Of an image folder no other file is opened, and of an .npz file no other image is copied.
+    Of image files no others are decoded, and of an .npz file no other image is copied.
 
     Args:
         wanted: Names of the classes, instead of some that are spread evenly.
@@ -46,8 +46,9 @@ def load_class_images(
     def choose(labels: Sequence[int], names: Sequence[str]) -> list[int]:
         return _places(labels, _chosen(names, classes, wanted), count)
 
-    if path is not None and path.is_dir():
-        tree = list_images(path, outside_links=spec.outside_links)
+    if spec.data is not None and lists_files(spec.data):
+        links = spec.outside_links
+        tree = list_source(spec.data, columns=spec.columns, outside_links=links)
         names = tree.class_names
         tree = tree.subset(choose(tree.labels, names))
         pixels, tree, _ = read_images(tree, spec.size, spec.reading, spec.on_bad_image)

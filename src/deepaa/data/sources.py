@@ -43,9 +43,21 @@ def absolute_source(source: str | Path | None) -> str | None:
     """A source that means the same from every working folder: paths absolute, names as they are."""
     if source is None:
         return None
-    if is_pattern(str(source)):
+    source = with_home(source)
+    if is_pattern(source):
         return os.path.abspath(source)  # noqa: PTH100  # no path yet
-    return str(source) if _is_name(source) else str(Path(source).resolve())
+    return source if _is_name(source) else str(_resolved(Path(source)))
+
+
+def with_home(source: str | Path) -> str:
+    """The source with ~ as the user's own folder, also where no shell has replaced it."""
+    text = str(source)
+    return os.path.expanduser(text) if text.startswith("~") else text  # noqa: PTH111
+
+
+def _resolved(path: Path) -> Path:
+    """A folder without links; a file keeps its name, as caches link to files without a suffix."""
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
 def absolute_root(root: str | Path | None, *sources: str | Path | None) -> str | None:
@@ -91,6 +103,7 @@ def list_source(
         outside_links: Follow links that lead out of the folder.
         download: Fetch a data set of Hugging Face that is not there.
     """
+    source = with_home(source)
     path, groups = Path(source), groups if split == "train" else None
     if not has_columns(source):
         if columns is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from deepaa.data.columns import Columns, find_columns, require
 from deepaa.data.image_file import SUFFIXES, listed, shown
-from deepaa.data.listing import Listing, label_text, part_of
+from deepaa.data.listing import Listing, known_label, label_text, part_of
 from deepaa.data.parquet import Parquet
 from deepaa.files import open_regular, plural
 
@@ -55,15 +55,21 @@ def list_table(
     place, path = shown(path), path.absolute()
     given = columns if groups is None else {**columns, "group": groups}
     table = _read(path, given, place)
-    files, kept, ignored = _files(path, table, place)
-    every = table.columns
+    folder = _folder(path, table)
+    files, kept, ignored = _files(folder, table, place)
+    every, numbers = table.columns, table.numbers
+    parts = _parts(every.get("split"), kept, numbers, place)
+    labels: list[str | None] = []
+    for i, part in zip(kept, parts or ["train"] * len(kept), strict=True):
+        check = label_text if part == "train" else known_label
+        labels.append(_checked(check, every["label"][i], place, numbers[i]))
     listing = Listing(
         place,
-        _root(path.parent, files),
+        _root(folder, files),
         files,
-        [_checked(label_text, every["label"][i], place, table.numbers[i]) for i in kept],
-        lambda i: f"row {table.numbers[kept[i]]}",
-        _parts(every.get("split"), kept, table.numbers, place),
+        _whole(labels),
+        lambda i: f"row {numbers[kept[i]]}",
+        parts,
         None if "group" not in every else [_group(every["group"][i]) for i in kept],
         ignored=ignored,
     )
@@ -122,15 +128,16 @@ def _read_text(path: Path, given: Columns) -> Table:
         # names of files are bytes, whatever the table says of its text
         text = io.TextIOWrapper(raw, "utf-8-sig", errors="surrogateescape", newline="")
         delimiter = DELIMITERS[path.suffix.lower()]
-        first = text.readline()
-        if delimiter == "," and "," not in first and ";" in first:  # as spreadsheets write it
-            delimiter = ";"
+        first = next(filter(str.strip, text), "")
+        if delimiter == "," and "," not in first:  # as spreadsheets write it
+            delimiter = next((sign for sign in ";\t" if sign in first), ",")
         text.seek(0)
         return _read_rows(csv.reader(text, delimiter=delimiter), given)
 
 
 def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
-    header = [name.strip() for name in next(rows, [])]
+    numbered = enumerate(rows, 1)
+    header = next(([*map(str.strip, row)] for _, row in numbered if not _is_blank(row)), [])
     if not header:
         raise ValueError("empty")
     if any(name.lower().endswith(SUFFIXES) for name in header):
@@ -142,8 +149,8 @@ def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
     where = [header.index(name) for name in wanted.values()]
     values: list[list[str]] = [[] for _ in where]
     numbers, known = list[int](), dict[str, str]()
-    for number, row in enumerate(rows, 2):
-        if not any(row):
+    for number, row in numbered:
+        if not any(row) or (len(row) != len(header) and _is_blank(row)):
             continue
         if len(row) != len(header) and (len(row) < len(header) or any(row[len(header) :])):
             cells = f"{plural(len(row), 'cell')}, but there are {plural(len(header), 'column')}"
@@ -154,15 +161,38 @@ def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
     return Table(header, dict(zip(wanted, values, strict=True)), numbers)
 
 
+def _is_blank(row: Sequence[str]) -> bool:
+    return not any(map(str.strip, row))
+
+
 # What rows say
 
 
-def _files(path: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
+def _whole(labels: list[str | None]) -> list[str | None]:
+    """The labels, but 3.0 as 3 where all are whole: so they are written beside missing ones."""
+    if not all(label is None or re.fullmatch(r"-?\d{1,18}(\.0+)?", label) for label in labels):
+        return labels
+    return [None if label is None else label.partition(".")[0] for label in labels]
+
+
+def _folder(path: Path, table: Table) -> Path:
+    """Where relative paths start: beside the table, or for a link beside what it leads to."""
+    if not path.is_symlink():
+        return path.parent
+    try:
+        first = table.columns["image"][0]
+        near, far = (_path(each.parent, first).exists() for each in (path, path.resolve()))
+    except (OSError, ValueError):  # the rows are not looked at yet
+        return path.parent
+    return path.resolve().parent if far and not near else path.parent
+
+
+def _files(folder: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
     """The files, the row of each, and how many rows only say again what one has said."""
     rows: dict[Path, int] = {}
     again = 0
     for i, value in enumerate(table.columns["image"]):
-        file = _checked(lambda text: _path(path.parent, text), value, place, table.numbers[i])
+        file = _checked(lambda text: _path(folder, text), value, place, table.numbers[i])
         first = rows.setdefault(file, i)
         if first == i:
             continue
@@ -189,6 +219,8 @@ def _path(folder: Path, value: object) -> Path:
         raise ValueError(f"{listed([text])} is an address; fetch the files, and name them")
     if "\0" in text:
         raise ValueError(f"{listed([text])} is no name of a file")
+    if text.startswith("~/"):
+        text = os.path.expanduser(text)  # noqa: PTH111  # of a million rows
     whole = os.path.join(folder, text.replace("\\", os.sep))  # noqa: PTH118  # of a million rows
     return Path(os.path.normpath(whole))
 

@@ -15,6 +15,8 @@ from deepaa.files.tar import (
     tar_members as tar_members,
 )
 from deepaa.files.text import (
+    columns_of as columns_of,
+    in_columns as in_columns,
     listed as listed,
     plural as plural,
     printable as printable,

@@ -1,9 +1,14 @@
-"""Text of files and file names as a message may show it: nothing in it moves a terminal."""
+"""Text as a message may show it: nothing in it moves a terminal, and lines fit into one."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 LISTED = 10
 """Names that a message shows of many."""
@@ -45,3 +50,30 @@ def listed(names: Sequence[str], separator: str = ", ") -> str:
     first = separator.join(shown(name) for name, _ in zip(short, range(LISTED), strict=False))
     end = ";" if separator == "; " else ""
     return f"{first}{end} and {len(names) - LISTED} more" if len(names) > LISTED else first
+
+
+def columns_of(stream: TextIO) -> int:
+    """The width of the terminal that a stream leads to, unless COLUMNS says another."""
+    with suppress(OSError, ValueError):  # no terminal
+        if not os.environ.get("COLUMNS"):
+            return os.get_terminal_size(stream.fileno()).columns or 80
+    return shutil.get_terminal_size().columns
+
+
+def in_columns(text: str, width: int, indent: str = "") -> str:
+    """The text with line breaks between words where `width` columns end; long words stay whole.
+
+    Args:
+        indent: Before every line but the first.
+    """
+    if len(text) <= width:
+        return text
+    held = text.replace(" %", "\xa0%")  # a number and its unit stay together
+    lines = textwrap.wrap(
+        held,
+        max(width, 20),
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\xa0%", " %")

@@ -88,7 +88,10 @@ def plot_contest(view: ContestView) -> Drawing | None:
         proof, ends = view.proof, (view.proof.low, view.proof.high)
         text = f"{points_text(proof.mean, view.digits)} ({interval_text(ends, view.digits)})"
         row = DotRow(proof.winner, text, proof.mean, ends, "accent", bold=True, shape="square")
-        groups.append(("on images and seeds that did not choose", [row]))
+        heading = "on images and seeds that did not choose"
+        if proof.reference != reference.title:  # it is itself what the others are compared with
+            heading = f"beside {_cut(proof.reference, LABEL)}, by what did not choose"
+        groups.append((heading, [row]))
     for heading, candidates in _groups(view):
         if candidates[0].rungs:
             groups.append((heading, [_contest_row(view, each) for each in candidates]))

@@ -22,10 +22,8 @@ from deepaa.runs.process import (
     ProgressLine as ProgressLine,
     StopAskedError as StopAskedError,
     StopRequest as StopRequest,
-    columns_of as columns_of,
     duration as duration,
     fitted as fitted,
-    in_columns as in_columns,
     in_terminal as in_terminal,
     is_in_use as is_in_use,
     is_interactive as is_interactive,
@@ -50,6 +48,7 @@ from deepaa.runs.run import (
 from deepaa.runs.settings import (
     ADDED as ADDED,
     apply_changes as apply_changes,
+    changed_settings as changed_settings,
     checked_value as checked_value,
     from_plain as from_plain,
     parse_changes as parse_changes,

@@ -7,21 +7,19 @@ import json
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
-import textwrap
 import threading
 import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self, TextIO
+from typing import Any, Self
 
 from deepaa import distributed
-from deepaa.files import open_regular, printable, read_regular
+from deepaa.files import columns_of, in_columns, open_regular, printable, read_regular
 from deepaa.runs.checkpoint import sync_folder
 from deepaa.runs.json_text import RunError
 
@@ -318,14 +316,6 @@ class ProgressLine:
             self._width = 0
 
 
-def columns_of(stream: TextIO) -> int:
-    """The width of the terminal that a stream leads to, unless COLUMNS says another."""
-    with suppress(OSError, ValueError):  # no terminal
-        if not os.environ.get("COLUMNS"):
-            return os.get_terminal_size(stream.fileno()).columns or 80
-    return shutil.get_terminal_size().columns
-
-
 def fitted(text: str, width: int) -> str:
     """As much of a line as `width` columns hold, without half a word or half a number.
 
@@ -335,25 +325,6 @@ def fitted(text: str, width: int) -> str:
         return text
     ends = [found.start() for found in re.finditer(r"  +|, ", text[: width + 2])]
     return text[: ends[-1]] if ends else f"{text[: max(0, width - 3)]}..."
-
-
-def in_columns(text: str, width: int, indent: str = "") -> str:
-    """The text with line breaks between words where `width` columns end; long words stay whole.
-
-    Args:
-        indent: Before every line but the first.
-    """
-    if len(text) <= width:
-        return text
-    held = text.replace(" %", "\xa0%")  # a number and its unit stay together
-    lines = textwrap.wrap(
-        held,
-        max(width, 20),
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines).replace("\xa0%", " %")
 
 
 def notify(text: str) -> None:

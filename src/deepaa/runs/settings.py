@@ -161,6 +161,21 @@ def apply_changes(settings: D, changes: Mapping[str, Any]) -> D:
     return dataclasses.replace(settings, **new)  # type: ignore[type-var]
 
 
+def changed_settings(config: Any) -> str:
+    """The settings that are not the defaults, as NAME=VALUE; the seed stands elsewhere."""
+    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
+    values = dataclasses.asdict(config).items()
+    changed = {k: value for k, value in values if k != "seed" and value != usual[k]}
+    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
+    return ", ".join(texts) or "the defaults"
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
 def checked_value(hint: Any, value: Any, name: str) -> Any:
     """The value as the annotation has it: a float for 1, a tuple for a list.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deepaa.files import plural
 from deepaa.policy import Policy
+from deepaa.runs import changed_settings
 from deepaa.search.gradient_matching.search import Search
 from deepaa.search.methods import Searcher
 
@@ -19,12 +19,12 @@ def described(task: PolicySearch, search: Search | Searcher) -> Policy:
     found, data = search.policy, task.data
     if isinstance(search, Searcher):
         assert task.method is not None
-        what, settings = task.method.name, differences(task.method.config)
+        what, settings = task.method.name, changed_settings(task.method.config)
         more = {"method": what, "defaults": search.place, **search.info}
         more["passes"] = f"{search.passes.cost:,}"
     else:
         what = f"deepaa on {data.name}, {plural(found.depth, 'layer')}"
-        settings, more = differences(task.config), {}
+        settings, more = changed_settings(task.config), {}
     info = {
         "description": f"found by {what}",
         "data": f"{data.name}, sha256 {data.fingerprint[:16]}",
@@ -32,22 +32,7 @@ def described(task: PolicySearch, search: Search | Searcher) -> Policy:
         "settings": settings,
         **more,
     }
-    if task.protection.changed:
-        info["left out"] = "; ".join(each.text for each in task.protection.changed)
+    if left_out := task.protection.texts(task.whole_space.table.rows):
+        info["left out"] = "; ".join(left_out)
     phases = [(phase.epoch, phase.stages) for phase in found.phases]
     return Policy(found.table, schedule=phases, info=info)
-
-
-def differences(config: Any) -> str:
-    """The settings that are not the defaults, as `--set` takes them; the seed stands elsewhere."""
-    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
-    values = dataclasses.asdict(config).items()
-    changed = {k: value for k, value in values if k != "seed" and value != usual[k]}
-    texts = (f"{name}={'auto' if value is None else value}" for name, value in changed.items())
-    return ", ".join(texts) or "the defaults"
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
-    made = field.default_factory
-    return field.default if made is dataclasses.MISSING else made()

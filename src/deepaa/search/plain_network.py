@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,17 +62,29 @@ class ProtectionRecord(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What a person is told: a line for each class that becomes another, and what is unsure."""
-        found = [f"left out: {each.text}" for each in self.protection.changed]
+        """What a person is told of it."""
+        return self.lines_about()
+
+    def lines_about(self, rows: Iterable[Row] | None = None) -> list[str]:
+        """What a person is told: a line for each side of an operation, and what is unsure.
+
+        Args:
+            rows: All that could take part, if that is less than all that was tested.
+        """
+        found = [f"left out: {text}" for text in self.protection.texts(rows)]
         if not self.untestable:
-            return found or ["no operation turns one class into another"]
+            return found or ["no operation that takes part was seen to turn one class into another"]
         shown, more = self.untestable[:SHOWN_CLASSES], len(self.untestable) - SHOWN_CLASSES
         names = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
         reason = f"fewer than {LEAST_IMAGES} held-out images, or the network knows too little"
+        if not self.passes:  # no network was asked
+            reason = f"it takes {LEAST_IMAGES} held-out images of two classes or more"
+        nothing = self.classes - len(self.untestable) < 2  # a class turns into another
         return [
             *found,
             f"{len(self.untestable)} of {self.classes} classes are not testable for operations "
-            f"that turn them into another ({reason}): {names}",
+            f"that turn them into another ({reason}): {names}"
+            + ("; so no operation was tested" if nothing else ""),
         ]
 
     def to_tensor(self) -> Tensor:

@@ -82,6 +82,8 @@ class PolicySearch:
             protection: What turns one class into another, if that has been looked for before.
         """
         self.data, self.space, self.device = data, space, torch.device(device)
+        self.whole_space = space
+        """All that was asked for, also what class protection then takes out of `space`."""
         self.run = run if distributed.is_main() else None
         self.checkpoint_seconds = checkpoint_seconds
         self.method = method

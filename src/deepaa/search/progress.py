@@ -48,7 +48,9 @@ class SearchProgress:
                 f"DeepTA {record.deepta_mean:+.4f}{hint}"
             )
         elif isinstance(record, ProtectionRecord):
-            for line in record.lines:
+            # the policies of a contest have operations that the search has not
+            alone = self.proved.config is None
+            for line in record.lines_about(self.search.whole_space.table.rows if alone else None):
                 self.line.message(line)
         elif isinstance(record, EpochRecord):
             self._show_epoch(record)

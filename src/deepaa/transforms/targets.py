@@ -37,6 +37,7 @@ LOST = -1
 """Both coordinates of a key point that has no pixel any more."""
 ROTATED = {"XYWHR": 5, "CXCYWHR": 5, "XYXYXYXY": 8}
 """The formats of rotated boxes, and how many numbers a box has."""
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 SLACK = 1.0
 """Pixels by which corners may be off, as they are where somebody rounded them."""
 Floats = npt.NDArray[np.float64]
@@ -114,8 +115,15 @@ class Mover:
                 f"{tuple(mask.shape)}"
             )
         _check_fill(self.fill, mask.dtype)
-        index = self._index.to(mask.device)
-        moved = mask.flatten(-2)[..., index.clamp(min=0)].masked_fill_(index < 0, self.fill)
+        index, signed, fill = self._index.to(mask.device), _SIGNED.get(mask.dtype), self.fill
+        if signed is not None:  # the same bytes, of a type for which torch has these functions
+            mask, dtype, bits = mask.view(signed), mask.dtype, torch.iinfo(signed).bits
+            fill = int(fill) - (int(fill) >> (bits - 1) << bits)
+            return self._moved(mask, index, fill).view(dtype)
+        return self._moved(mask, index, fill)
+
+    def _moved(self, mask: Tensor, index: Tensor, fill: float) -> Tensor:
+        moved = mask.flatten(-2)[..., index.clamp(min=0)].masked_fill_(index < 0, fill)
         return moved.reshape(mask.shape)
 
     # Coordinates

@@ -15,7 +15,14 @@ from blobs import blobs
 from deepaa import CIFAR, Policy, SearchConfig, find_policy
 from deepaa.cli.several import method_names, passes_of
 from deepaa.models import load_model
-from deepaa.runs import RunError, apply_changes, parse_changes, read_history, to_record
+from deepaa.runs import (
+    RunError,
+    apply_changes,
+    changed_settings,
+    parse_changes,
+    read_history,
+    to_record,
+)
 from deepaa.search import (
     METHODS,
     MethodRow,
@@ -27,7 +34,6 @@ from deepaa.search import (
 from deepaa.search.contest import ContestConfig
 from deepaa.search.contest.plan import SeedPlan, Size
 from deepaa.search.contest.table import ContestTable, Entry
-from deepaa.search.found import differences
 from deepaa.search.methods.registry import (
     base_preset,
     find_searcher,
@@ -165,9 +171,9 @@ class Required:
 
 
 def test_settings_without_a_default_are_told() -> None:
-    assert differences(Required(2)) == "strength=2"
-    assert differences(Required(2, 4, [1, 2])) == "strength=2, epochs=4, sizes=[1, 2]"
-    assert differences(SearchConfig()) == "the defaults"
+    assert changed_settings(Required(2)) == "strength=2"
+    assert changed_settings(Required(2, 4, [1, 2])) == "strength=2, epochs=4, sizes=[1, 2]"
+    assert changed_settings(SearchConfig()) == "the defaults"
 
 
 def test_a_stored_method_is_read_again_and_own_code_must_be_named(

@@ -265,10 +265,11 @@ class Contest:
         """Go on from a state; ValueError or LookupError if it is none of this contest."""
         self.passes = int(state["passes"])
         found: dict[Unit, dict[str, Tensor]] = {}
+        sizes: dict[int, Tensor] = {}
         for key, tensor in state.items():
             kind, _, rest = key.partition("/")
-            if kind == "size" and tensor.tolist() != self._size(int(rest)).tolist():
-                raise ValueError(f"its trainings of length {int(rest)} have other sizes")
+            if kind == "size":
+                sizes[int(rest)] = tensor
             if kind not in ("judged", "work", "loss"):
                 continue
             candidate, length, seed, part, *name = rest.split("/")
@@ -286,6 +287,10 @@ class Contest:
             train_loss = float(parts["train_loss"].item())
             self._judged[unit] = Judged(parts["losses"], parts["correct"], train_loss)
             self._check_judged(unit)
+        for unit in (*self._judged, *self._states):
+            size = self._size(unit.length)
+            if sizes.get(unit.length, size[:0]).tolist() != size.tolist():
+                raise ValueError(f"its trainings of length {unit.length} have other sizes")
 
     def _size(self, length: int) -> Tensor:
         """Epochs and images of trainings of this length, 0 for all images."""
