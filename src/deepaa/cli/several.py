@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from deepaa.runs import StopRequest
     from deepaa.search import (
         ContestConfig,
+        Cost,
         MethodRow,
         PolicySearch,
         ProvedSearch,
@@ -76,6 +77,7 @@ def search_several(
         looking_of,
         method_lines,
         open_search,
+        search_cost,
         within_budget,
     )
 
@@ -88,7 +90,7 @@ def search_several(
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
     if contest is not None:
-        planned = _planned(opened.search, contest, len(requests), dry_run=dry_run)
+        planned = _planned(opened, contest, len(requests), dry_run=dry_run)
     rows: list[MethodRow] = []
     planned_search = opened.search
     shared = SharedProtection()
@@ -96,11 +98,12 @@ def search_several(
         folder = None if dry_run else folder_of(out, name)
         asked = partial(getattr, stop, "requested")
         with open_search(request, folder, images=images, stop=asked, **options) as opened:
-            notify(f"{name}: {_forecast(opened)}")
+            looking = looking_of(opened.search)
+            opened.search.known_protection = shared.known(looking)
+            cost = None if opened.is_over else search_cost(opened)
+            notify(f"{name}: {_forecast(opened, cost)}")
             if folder is not None:
-                looking = looking_of(opened.search)
-                opened.search.known_protection = shared.known(looking)
-                follow(opened, SearchProgress(opened), stop)
+                follow(opened, SearchProgress(opened, cost), stop)
                 rows.append(_row(name, opened, folder))
                 shared.add(looking, opened.search)
                 judge = opened.search.splits.judge
@@ -117,17 +120,22 @@ def search_several(
     typer.echo(f"\ntable    {out / METHODS_FILE}")
 
 
-def _planned(search: PolicySearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
+def _planned(opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
     """What the contest will be; one that cannot be is refused, and told in a dry run."""
-    from deepaa.runs import notify
-    from deepaa.search import check_contest, plan_text
+    from deepaa.runs import duration, notify
+    from deepaa.search import check_contest, plan_text, search_cost
 
+    search = opened.search
     try:
-        planned = plan_text(check_contest(search, contest, methods))
+        plan = check_contest(search, contest, methods)
     except ValueError as error:
         if not dry_run:
             raise
         return str(error)
+    planned = plan_text(plan)
+    if dry_run:
+        seconds = plan.most_passes() / search_cost(opened).rate
+        planned += f", at most about {duration(seconds)} on this machine"
     if not len(search.splits.judge):
         notify(
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
@@ -136,11 +144,12 @@ def _planned(search: PolicySearch, contest: ContestConfig, methods: int, *, dry_
     return planned
 
 
-def _forecast(opened: ProvedSearch) -> str:
+def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:
     from deepaa.search import images_used, whole_cost
 
     search = opened.search
-    return f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
+    told = f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
+    return told if cost is None else f"{told}; {cost.text()}"
 
 
 def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deepaa.models import is_large
 from deepaa.runs import read_history
 from deepaa.search.contest import (
     REFERENCES,
@@ -64,8 +65,10 @@ def within_budget(request: SearchRequest, search: PolicySearch, budget: int) -> 
         config = request.method.searcher.scaled(request.method.config, search.world, budget)
         return replace(request, method=request.method._replace(config=config))
     found, cost = None, 0
-    for config in _smaller(search.config):
-        cost = _own_cost(search, config)
+    asked = request.settings.resolve(large=is_large(search.data.images)).search
+    for config in _smaller(asked):
+        # fewer layers leave more held-out images to each
+        cost = _own_cost(search, config.fitted_to(len(search.splits.search)))
         if cost <= budget:
             found = config
             break
