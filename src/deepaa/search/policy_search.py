@@ -20,16 +20,8 @@ from deepaa.files import plural
 from deepaa.models import channel_statistics, copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
-from deepaa.runs import (
-    FOUND,
-    NEWEST,
-    Run,
-    StopAskedError,
-    changed_settings,
-    checks_state,
-    part_of,
-    stored,
-)
+from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
+from deepaa.search.found import described
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -120,7 +112,8 @@ class PolicySearch:
         self.given = model
         """The user's own network."""
         self.search: Search | Searcher | None = None
-        self._found_before = protection
+        self.known_protection = protection
+        """What turns one class into another, if that has been looked for before."""
         self.protection = Protection()
         """What turns one class into another: from its record on it is not in `space` any more."""
         self.protection_state: dict[str, Tensor] = {}
@@ -150,31 +143,12 @@ class PolicySearch:
             return load_policy(self.run.folder / FOUND, own)
         if self.search is None:
             return Policy.identity(self.space, 0)
-        found = self.search.policy
-        if isinstance(self.search, Searcher):
-            assert self.method is not None
-            what, settings = self.method.name, changed_settings(self.method.config)
-            more = {"method": what, **self.search.info}
-            more["passes"] = f"{self.search.passes.cost:,}"
-        else:
-            what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
-            settings, more = changed_settings(self.config), {}
-        info = {
-            "description": f"found by {what}",
-            "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
-            "seed": str(self.config.seed),
-            "settings": settings,
-            **more,
-        }
-        if left_out := self.protection.texts(self.whole_space.table.rows):
-            info["left out"] = "; ".join(left_out)
-        phases = [(phase.epoch, phase.stages) for phase in found.phases]
-        return Policy(found.table, schedule=phases, info=info)
+        return described(self, self.search)
 
     @property
     def is_protected(self) -> bool:
         """Whether it is known already what turns one class into another."""
-        return bool(self._found_before or self.protection_state or "protection" in self._state)
+        return bool(self.known_protection or self.protection_state or "protection" in self._state)
 
     @property
     def network_name(self) -> str:
@@ -257,10 +231,10 @@ class PolicySearch:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
-            record = self._found_before or self._looked_for(weights, is_trained=is_trained)
+            record = self.known_protection or self._looked_for(weights, is_trained=is_trained)
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
-            if self._found_before is None:  # else somebody has told of it
+            if self.known_protection is None:  # else somebody has told of it
                 yield record
                 self.check_stop()
         if saved is None:

@@ -113,7 +113,7 @@ class FastAutoAugment(Searcher):
         """The folds whose network could not be trained: they have no trials."""
         self._training: Trainings | None = None
         self._recognisers: list[Recogniser | None] = []
-        self._first = self._over_shared_table()
+        self._behind = self._over_shared_table()
 
     # What it costs
 
@@ -164,7 +164,7 @@ class FastAutoAugment(Searcher):
         pairs = [
             ([(rows[row], gate) for row, gate in slots], weight) for slots, weight in chains.pairs()
         ]
-        whole = Policy.of_chains({0: pairs}).symmetric().then(self.world.defaults)
+        whole = self.whole(Policy.of_chains({0: pairs}).symmetric())
         schedule = [(phase.epoch, phase.stages) for phase in whole.phases]
         return Policy(whole.table, schedule=schedule, info=self._info(found))
 
@@ -292,17 +292,18 @@ class FastAutoAugment(Searcher):
         return score_of(outcomes, self.config.objective)
 
     def _over_shared_table(self) -> Policy:
-        """A policy with the defaults behind it, whose table all trials share."""
-        first = self.space.policy([[Slot(0, 0.0, 0.0)] * SLOTS]).then(self.world.defaults)
-        assert first.table.rows[: len(self.space.table)] == self.space.table.rows
-        self._twins = torch.tensor(first.table.twins)
-        return first
+        """The defaults alone, over the table that all trials share."""
+        mirrored = self.space.policy([[Slot(0, 0.0, 0.0)] * SLOTS]).table
+        behind = Policy(mirrored).then(self.world.defaults)
+        assert behind.table.rows[: len(self.space.table)] == self.space.table.rows
+        self._twins = torch.tensor(behind.table.twins)
+        return behind
 
     def trial_policy(self, sub_policies: Sequence[SubPolicy]) -> Policy:
-        """Sub-policies with the defaults behind them, over the table that all trials share."""
+        """Sub-policies with the defaults, over the table that all trials share."""
         chains = self.space.chains(sub_policies).symmetric(self._twins)
-        schedule = [(phase.epoch, (chains, *phase.stages[1:])) for phase in self._first.phases]
-        return Policy(self._first.table, schedule=schedule)
+        stages = self.in_order([chains], self._behind.phase(0).stages)
+        return Policy(self._behind.table, stages)
 
     def _record(self, unit: str, score: Score | None, summary: str, began: float) -> TrialRecord:
         is_valid = score is not None and math.isfinite(score.value)
