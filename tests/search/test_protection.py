@@ -19,12 +19,7 @@ from deepaa.models import build_model
 from deepaa.ops import Row
 from deepaa.runs import read_history
 from deepaa.search import PRESETS
-from deepaa.search.plain_network import (
-    ProtectionRecord,
-    left_out_texts,
-    plain_parts,
-    retraining_config,
-)
+from deepaa.search.plain_network import ProtectionRecord, plain_parts, retraining_config
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.protection import (
     Changed,
@@ -82,7 +77,7 @@ def test_one_sentence_for_each_side_of_an_operation() -> None:
             turned("rotate", -90.0, 0.0),
         )
     )
-    assert left_out_texts(found) == [
+    assert found.texts() == [
         "flip: 'right' becomes 'left' (95% of 60 images, 1% without it); and 1 other pair of "
         "classes",
         "rotate from 45 on: 'a' becomes 'b' (80% of 64 images, 0% without it); and 1 other pair of "
@@ -93,7 +88,7 @@ def test_one_sentence_for_each_side_of_an_operation() -> None:
 
 def test_what_took_no_part_is_not_left_out() -> None:
     found = Protection((FLIP, turned("rotate", 45.0, 0.0)))
-    (only,) = left_out_texts(found, CIFAR.table.rows)  # which turn by 30 degrees at most
+    (only,) = found.texts(CIFAR.table.rows)  # which turn by 30 degrees at most
     assert only.startswith("flip")
     record = ProtectionRecord(found.to_json(), [], classes=2, seconds=1.0, passes=1)
     assert len(record.lines) == 2

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from deepaa.runs import StopRequest
     from deepaa.search import (
         ContestConfig,
         Cost,
         MethodRow,
+        PolicySearch,
         ProvedSearch,
+        Searched,
         SearchRequest,
     )
 
@@ -69,7 +71,10 @@ def search_several(
     from deepaa.runs import notify, write_json
     from deepaa.search import (
         METHODS_FILE,
+        Searched,
         SearchProgress,
+        SharedProtection,
+        looking_of,
         method_lines,
         open_search,
         search_cost,
@@ -87,20 +92,27 @@ def search_several(
     if contest is not None:
         planned = _planned(opened, contest, len(requests), dry_run=dry_run)
     rows: list[MethodRow] = []
+    planned_search = opened.search
+    shared = SharedProtection()
     for name, request in fitted.items():
         folder = None if dry_run else folder_of(out, name)
         asked = partial(getattr, stop, "requested")
         with open_search(request, folder, images=images, stop=asked, **options) as opened:
+            looking = looking_of(opened.search)
+            opened.search.known_protection = shared.known(looking)
             cost = None if opened.is_over else search_cost(opened)
             notify(f"{name}: {_forecast(opened, cost)}")
             if folder is not None:
                 follow(opened, SearchProgress(opened, cost), stop)
                 rows.append(_row(name, opened, folder))
+                shared.add(looking, opened.search)
+                judge = opened.search.splits.judge
     if dry_run:
         notify(f"contest: {planned or 'off'}")
         return
     if contest is not None:
-        rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
+        searched = Searched(planned_search.data, judge, shared.together)
+        rows = _judged(rows, request, planned_search, searched, out, contest, stop, **options)
     write_json(out / METHODS_FILE, [row.to_json() for row in rows])
     typer.echo()
     for line in method_lines(rows):
@@ -149,13 +161,21 @@ def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
 
 def _judged(
     rows: list[MethodRow],
-    requests: Sequence[SearchRequest],
+    request: SearchRequest,
+    search: PolicySearch,
+    searched: Searched,
     out: Path,
     contest: ContestConfig,
     stop: StopRequest,
     **options: Any,
 ) -> list[MethodRow]:
-    """The rows with how the found policies do in a contest among them and the references."""
+    """The rows with how the found policies do in a contest among them and the references.
+
+    Args:
+        request: One of the searches'.
+        search: The same before it begins: the contest trains as it does.
+        searched: What the searches have read and found, which the contest takes over.
+    """
     from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
     from deepaa.runs import notify
@@ -169,22 +189,27 @@ def _judged(
         training_changes,
     )
 
-    request = requests[0]
     assert isinstance(request.data, DataSpec)
-    proxy = request.settings.resolve().proxy
     files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
     asked = ContestRequest(
         request.data,
         tuple(files.values()),
         usual=False,
-        model=request.settings.model or proxy.model,
+        model=search.network_name,
         weights=None,
         contest=contest,
-        changes=training_changes(proxy.train),
-        protect=any(each.settings.resolve().search.protect for each in requests),
+        changes=training_changes(search.proxy.train),
+        protect=searched.protection is not None,
         operations=request.operations,
     )
-    with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:
+    begun = open_contest(
+        asked,
+        out / CONTEST,
+        stop=lambda: stop.requested,
+        searched=searched,
+        **options,
+    )
+    with begun as opened:
         plan = contest_forecast(opened.contest)
         notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, ContestProgress(opened.contest), stop)

@@ -17,21 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from deepaa.data import LabelledImages, Splits, batch_sizes
-from deepaa.files import plural
 from deepaa.models import copy_model, is_large, load_model
 from deepaa.ops import Row
 from deepaa.policy import Policy, SpaceName, compared_policy
 from deepaa.runs import Run, RunError, checks_state, parsed, part_of, record_of, short
-from deepaa.search.methods import TRAINING_COST, Passes
+from deepaa.search.methods import Passes
 from deepaa.search.protection import (
     LEAST_IMAGES,
-    Changed,
     Protection,
     class_sample,
     find_changed,
     first_rows,
-    is_beyond,
-    side_of,
 )
 from deepaa.train import MOST_EPOCHS, ImageBatches, TrainConfig, Training
 
@@ -75,7 +71,7 @@ class ProtectionRecord(NamedTuple):
         Args:
             rows: All that could take part, if that is less than all that was tested.
         """
-        found = [f"left out: {text}" for text in left_out_texts(self.protection, rows)]
+        found = [f"left out: {text}" for text in self.protection.texts(rows)]
         if not self.untestable:
             return found or ["no operation that takes part was seen to turn one class into another"]
         shown, more = self.untestable[:SHOWN_CLASSES], len(self.untestable) - SHOWN_CLASSES
@@ -108,34 +104,6 @@ class ProtectionRecord(NamedTuple):
     def from_tensor(cls, saved: Tensor) -> ProtectionRecord:
         """The record that `to_tensor` gave."""
         return cls.from_json(parsed(bytes(saved.tolist())), "the protection in a state")
-
-
-def left_out_texts(protection: Protection, rows: Iterable[Row] | None = None) -> list[str]:
-    """A sentence for each side of an operation, without its full stop.
-
-    It is about the weakest magnitude that is left out, and names the classes of which most is
-    lost there.
-
-    Args:
-        rows: Where they are given, only what is left out of them has a sentence.
-    """
-    found: dict[tuple[str, int], list[Changed]] = {}
-    for each in protection.changed:
-        side = each.operation, side_of(each.magnitude, each.neutral)
-        found.setdefault(side, []).append(each)
-    some, texts = None if rows is None else list(rows), []
-    for same in found.values():
-        if some is not None and not any(is_beyond(row, each) for row in some for each in same):
-            continue
-        worst = min(same, key=lambda each: (_strength(each), -each.share))
-        more = len({(each.from_class, each.to_class) for each in same}) - 1
-        others = f"; and {plural(more, 'other pair')} of classes" if more else ""
-        texts.append(f"{worst.text}{others}")
-    return texts
-
-
-def _strength(changed: Changed) -> float:
-    return 0.0 if changed.magnitude is None else abs(changed.magnitude - (changed.neutral or 0.0))
 
 
 class ClassProtection:
@@ -199,7 +167,16 @@ class ClassProtection:
             trained += epoch_rows(self.config, len(train)) * self.config.epochs
         asked = len(class_sample(self.data.labels[held], len(self.data.class_names)))
         forward = asked * (len(first_rows(self.rows)) + 2 * len(self.rows) + 2)
-        return TRAINING_COST * trained + forward
+        return Passes(training=trained, forward=forward).cost
+
+    def finds_the_same(self, other: ClassProtection) -> bool:
+        """Whether another that trains its network too finds what this one does."""
+        ours, theirs = (
+            (each.model, each.config, each.device, each.rows, each.data.fingerprint)
+            for each in (self, other)
+        )
+        parts = zip(self.parts, other.parts, strict=True)
+        return ours == theirs and all(torch.equal(a, b) for a, b in parts)
 
     def find(self) -> ProtectionRecord:
         """Train what is left to train, and say what may not take part."""
@@ -214,12 +191,13 @@ class ClassProtection:
                 plain, images, labels, names, self.rows, self._retrain, seed, self._before_row
             )
         changed, untestable = protection.to_json(), list(protection.untestable)
-        cost = TRAINING_COST * self.passes.training + self.passes.forward
-        return ProtectionRecord(changed, untestable, len(names), self._seconds_now, cost)
+        return ProtectionRecord(
+            changed, untestable, len(names), self._seconds_now, self.passes.cost
+        )
 
     def _before_row(self, images: int) -> None:
         self.before_step()
-        self.passes = self.passes._replace(forward=self.passes.forward + images)
+        self.passes = self.passes.plus(forward=images)
 
     def _plain_network(self) -> nn.Module:
         """The network that knows no operation."""
@@ -263,8 +241,7 @@ class ClassProtection:
 
     def _count(self, config: TrainConfig) -> None:
         rows = epoch_rows(config, len(self.parts[0]))
-        trained = self.passes.training + rows * config.epochs
-        self.passes = self.passes._replace(training=trained)
+        self.passes = self.passes.plus(training=rows * config.epochs)
 
     # Saving
 

@@ -1,27 +1,31 @@
 """Protection of classes: which operations turn images of one class into images of another.
 
 A network that was trained without an operation sees held-out images under it. Where it calls half
-of a class by the name of one other class, either the operation has changed the class, or the
-images look like nothing that the network has seen. The mirror image of a picture is a picture like
-others: there the network's word is enough. After any other operation the network is trained
-further with those that are suspected, their images under their own labels. What was only strange
-it learns soon; two classes that have become one it cannot tell apart.
+of a class by the name of one other class, either the operation has changed the class, or the images
+look like nothing that the network has seen. The mirror image of a picture is a picture like others:
+there the network's word is enough. After any other operation the network is trained further with
+those that are suspected, their images under their own labels. What was only strange it learns soon;
+two classes that have become one it cannot tell apart.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from deepaa.files import plural
-from deepaa.ops import Draw, Operation, Row, Space, Table, apply_batch, draw_words, sample_keys
+from deepaa.ops import Draw, Operation, Row, Table, apply_batch, draw_words, sample_keys
 from deepaa.policy import Layers, Policy
-from deepaa.runs import RunError, record_of
+from deepaa.search.left_out import (
+    TURNED,
+    Changed as Changed,
+    Place,
+    Protection as Protection,
+    side_of,
+)
 
 LEAST_IMAGES, MOST_IMAGES = 40, 64
 """Held-out images of a class: with fewer it is not testable, more are not looked at."""
@@ -29,8 +33,6 @@ MOST_IN_ALL = 10_000
 """Of many classes fewer images each are looked at, if so few can be."""
 LEAST_RIGHT = 0.5
 """A class is not testable if the network is right on fewer of its images."""
-TURNED = 0.5
-"""An operation that turns this share of a class into one other class is left out."""
 ERROR_RATE = 0.01
 """Of one false suspicion by chance in all tests of a search together."""
 STRENGTHS = (1.0, 2 / 3, 1 / 3)
@@ -41,107 +43,8 @@ DRAWS = 4
 """An image that a draw has left as it was, as half of all flips do, is drawn again so often."""
 BATCH = 256
 
-Place = tuple[str, int]
-"""The name of an operation, and on which side of its neutral magnitude."""
 Retrain = Callable[[Policy], nn.Module]
 """Gives the network after some more training with a policy."""
-
-
-class Changed(NamedTuple):
-    """An operation that turns one class into another."""
-
-    operation: str
-    magnitude: float | None
-    """The weakest at which it happens; None for an operation without magnitudes."""
-    from_class: str
-    to_class: str
-    share: float
-    """Of the transformed images of the one class that the network calls the other."""
-    before: float
-    """The same of these images as they are."""
-    images: int
-    neutral: float | None = None
-    """The magnitude of the operation that changes nothing."""
-
-    @property
-    def text(self) -> str:
-        """A plain sentence, without its full stop."""
-        at = "" if self.magnitude is None else f" from {self.magnitude:.4g} on"
-        what = f"'{self.from_class}' becomes '{self.to_class}'"
-        if self.share < TURNED:  # which is enough for a mirror image
-            what = f"'{self.from_class}' is taken for others, most often for '{self.to_class}'"
-        of = f"{plural(self.images, 'image')}, {self.before:.0%} without it"
-        return f"{self.operation}{at}: {what} ({self.share:.0%} of {of})"
-
-
-_JSON = {"from": "from_class", "to": "to_class"}
-"""Names of fields in JSON, where they are others."""
-
-
-class Protection(NamedTuple):
-    """What has to be left out so that no class becomes another."""
-
-    changed: tuple[Changed, ...] = ()
-    untestable: tuple[str, ...] = ()
-    """Classes with too few held-out images, or that the network knows too little of."""
-
-    def excludes(self, row: Row) -> bool:
-        """Whether a row is an unsafe operation, at or beyond the weakest unsafe magnitude."""
-        return any(is_beyond(row, each) for each in self.changed)
-
-    def space(self, space: Space) -> Space:
-        """The space without what is unsafe.
-
-        A range ends before its weakest unsafe magnitude, so that weak forms of an operation stay; a
-        signed range stays symmetric. Where none is left, the operation goes.
-        """
-        kept = (self._narrowed(op, space.levels) for op in space.operations)
-        return Space(tuple(op for op in kept if op is not None), space.levels)
-
-    def _narrowed(self, operation: Operation, levels: int) -> Operation | None:
-        rows = [Row(operation, magnitude) for magnitude in operation.magnitudes(levels)]
-        unsafe = [self.excludes(row) for row in rows]
-        if not any(unsafe):
-            return operation
-        neutral = operation.neutral
-        if neutral is None:  # without magnitudes, or with some that have no order
-            return None
-        if operation.is_signed:
-            unsafe = [a or b for a, b in zip(unsafe, reversed(unsafe), strict=True)]
-        safe = [row.magnitude or 0.0 for row, bad in zip(rows, unsafe, strict=True) if not bad]
-        if not safe:
-            return None
-        return dataclasses.replace(operation, low=min(*safe, neutral), high=max(*safe, neutral))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """What is left out, as `contest.json` has it."""
-        names = {field: name for name, field in _JSON.items()}
-        return [{names.get(k, k): v for k, v in each._asdict().items()} for each in self.changed]
-
-    @classmethod
-    def from_json(
-        cls,
-        changed: Iterable[Mapping[str, Any]],
-        untestable: Iterable[str] = (),
-        place: object = "protection",
-    ) -> Protection:
-        """The protection that `to_json` gave; `place` says in a RunError where it is from."""
-        renamed = ({_JSON.get(k, k): v for k, v in each.items()} for each in changed)
-        found = tuple(record_of(Changed, each, place) for each in renamed)
-        if any(each.operation == "identity" for each in found):
-            raise RunError(f"{place}: damaged: identity, which changes nothing, is left out")
-        return cls(found, tuple(untestable))
-
-
-def is_beyond(row: Row, changed: Changed) -> bool:
-    """Whether a row is the unsafe operation, as strong or stronger on the same side."""
-    if row.operation.name != changed.operation:
-        return False
-    neutral, weakest = changed.neutral, changed.magnitude
-    if row.magnitude is None or weakest is None or neutral is None:
-        return True  # magnitudes without order: all of them
-    same = side_of(row.magnitude, neutral) == side_of(weakest, neutral)
-    return same and abs(row.magnitude - neutral) >= abs(weakest - neutral) * (1 - 1e-9)
 
 
 # What is tested
@@ -203,13 +106,6 @@ def _sides(rows: Iterable[Row]) -> list[list[Row]]:
 
 def _place(row: Row) -> Place:
     return row.operation.name, side_of(row.magnitude, row.operation.neutral)
-
-
-def side_of(magnitude: float | None, neutral: float | None) -> int:
-    """1 above the neutral magnitude, -1 below it, 0 without such."""
-    if magnitude is None or neutral is None:
-        return 0
-    return (magnitude > neutral) - (magnitude < neutral)
 
 
 def _strength(row: Row) -> float:
@@ -301,7 +197,8 @@ def find_changed(
 
     Args:
         model: A network that was trained without any of the operations.
-        images: uint8 (N, C, H, W) that it has not seen, on its device; `labels` (N,) are theirs.
+        images: uint8 (N, C, H, W) that it has not seen, on its device.
+        labels: Their classes, (N,).
         rows: All that is to be tested: those of a space, and those of other policies.
         retrain: Gives a copy of the network after some more training with a policy.
         before_row: Is told how many images go through a network next, under one of the rows.
