@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -122,6 +122,7 @@ class PolicySearch:
             self._take_protection(self.later_state.pop("protection"))
         self.stopped, self.stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
+        self._in_parts = False
         if self.run is not None:
             if kept is None:
                 parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
@@ -182,6 +183,7 @@ class PolicySearch:
                 self.check_method()
             yield from self._search()
         except StopAskedError:
+            self._gather()
             self.save()
             self.stopped = True
             return
@@ -280,17 +282,21 @@ class PolicySearch:
         fixed = yield from self._protect({} if self.method is not None else fixed)
         self.search = self._gradient_matching() if self.method is None else self._other_method()
         if state := part_of(self._state, "search."):
-            with checks_state(self.run):
-                self.search.load_state(state)
+            distributed.run_on_all(partial(self._load, self.search, state))
         self._state = {}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
             kind = "layer" if is_layer else "step" if isinstance(record, StepRecord) else "trial"
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
             is_end = is_layer or (isinstance(self.search, Searcher) and self.search.done)
+            self._in_parts = isinstance(self.search, Searcher) and distributed.world_size() > 1
             self._keep(kind, record, fixed | state, now=is_end)
             yield record
             self.check_stop()
+
+    def _load(self, search: Search | Searcher, state: dict[str, Tensor]) -> None:
+        with checks_state(self.run):
+            search.load_state(state)
 
     def _gradient_matching(self) -> Search:
         """The search of the paper, with the network that was trained for it."""
@@ -315,7 +321,7 @@ class PolicySearch:
     def _other_method(self) -> Searcher:
         """The search of another method, which trains its own networks."""
         assert self.method is not None
-        if distributed.world_size() > 1:
+        if distributed.world_size() > 1 and not self.method.searcher.shares_work:
             raise ValueError(f"--method {self.method.name} runs in one process, not under torchrun")
         return self.method.searcher(self.world, self.method.config)
 
@@ -355,12 +361,23 @@ class PolicySearch:
     def _hold(self, state: dict[str, Tensor], *, now: bool = False) -> None:
         """Hold a state of the work, and save it when it is time."""
         self._unsaved = (self._phase, state)
-        if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
+        is_time = now or time.monotonic() - self._saved >= self.checkpoint_seconds
+        if self._in_parts:  # all have to agree, since each has a part of the state
+            is_time = distributed.any_rank(is_time)
+        if is_time:
+            self._gather()
             self.save()
+
+    def _gather(self) -> None:
+        """Put together the parts of the state that the processes have; all ask for it at once."""
+        if self._in_parts and self._unsaved is not None:
+            phase, state = self._unsaved
+            whole = distributed.all_parts(lambda: {k: v.cpu() for k, v in state.items()})
+            self._unsaved, self._in_parts = (phase, whole), False
 
     def save(self) -> None:
         """Write the state after the newest record to disk; may be called at any time."""
-        if self._unsaved is None:
+        if self._unsaved is None or self._in_parts:  # this process alone has no whole state
             return
         phase, state = self._unsaved
         if self.run is not None:

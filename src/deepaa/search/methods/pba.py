@@ -77,6 +77,7 @@ class PopulationBased(Searcher):
 
     method = METHOD
     result = "schedule"
+    shares_work = True
     Config = PopulationConfig
     presets: ClassVar[Mapping[str, PopulationConfig]] = {
         "paper": PopulationConfig(population=16, interval=3, epochs=200, validation=0),
@@ -211,15 +212,15 @@ class PopulationBased(Searcher):
     def _replace_worst(self, trainings: Trainings) -> int:
         """The worst get weights, momentum and explored numbers of the best; how many there are."""
         updates = self.population.step(self.scores.tolist(), self.epoch)
+        trainings.copy({update.member: update.source for update in updates})
         for update in updates:
-            source = trainings.each[update.source].state()
-            trainings.each[update.member].load_state(source)
-            trainings.failed[update.member] = False
             self._give_policy(trainings, update.member, update.new)
         return len(updates)
 
     def _give_policy(self, trainings: Trainings, member: int, numbers: Numbers) -> None:
         """Let a member train with these numbers from now on."""
+        if member not in trainings.each:  # another process trains it
+            return
         batches = trainings.each[member].batches
         assert isinstance(batches, ImageBatches)
         policy = self._member_policy(numbers)
@@ -278,7 +279,8 @@ class PopulationBased(Searcher):
             trainings.load_state(part_of(state, "at."))
             for member, numbers in enumerate(population.numbers):
                 self._give_policy(trainings, member, numbers)
-                if not trainings.failed[member] and trainings.each[member].epoch != epoch:
+                own = trainings.each.get(member)
+                if own is not None and not trainings.failed[member] and own.epoch != epoch:
                     raise ValueError(f"member {member} is not at epoch {epoch}")
         self.population, self._trainings = population, trainings
         self.scores, self.epoch, self.passes = scores.cpu().clone(), epoch, Passes(*passes)

@@ -194,6 +194,10 @@ class Searcher(ABC):
     presets: ClassVar[Mapping[str, Any]]
     """Settings by name: paper, fast and demo at least."""
 
+    shares_work: ClassVar[bool] = False
+    """Whether processes of torchrun divide its networks among them. Each of them then iterates,
+    gives the same records, and has in its `state()` the networks that are its own."""
+
     def __init__(self, world: World, config: Any) -> None:
         """Nothing is trained before the iteration begins."""
         self.place = default_place(config)

@@ -49,6 +49,7 @@ class TrainedChoiceConfig(MethodConfig):
 class TrainedChoice(Searcher):
     """Trains with each policy from scratch; all share seeds, so that luck is the same for each."""
 
+    shares_work = True
     least_epochs = 4
     """Shorter trainings say nothing about a policy."""
 
@@ -158,7 +159,7 @@ class TrainedChoice(Searcher):
             self.epoch += 1
             self.passes = self.passes.plus(sum(each.images for each in records if each))
             is_last = self.epoch == self.config.epochs
-            group = range(self.trained, self.trained + len(self._running.each))
+            group = range(self.trained, self.trained + len(self._running.jobs))
             score = self._measure(group) if is_last else None
             yield self._record(group, score, time.perf_counter() - began)
 
