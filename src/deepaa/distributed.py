@@ -17,6 +17,7 @@ from typing import TypeVar, cast
 import torch
 import torch.distributed as dist
 
+K = TypeVar("K")
 T = TypeVar("T")
 TIMEOUT = 600.0
 """Seconds after which the others are given up; longer than any step and any checkpoint."""
@@ -108,6 +109,17 @@ def all_gather(value: T) -> list[T]:
     with _clear_errors():
         dist.all_gather_object(values, value)
     return values
+
+
+def is_mine(number: int) -> bool:
+    """Whether a piece of work is this process's, where processes take them in turns."""
+    return number % world_size() == rank()
+
+
+def all_parts(work: Callable[[], dict[K, T]]) -> dict[K, T]:
+    """What `work` gives in each process, together; if it fails in any process it fails in all."""
+    found = run_on_all(work)
+    return {key: value for part in all_gather(found) for key, value in part.items()}
 
 
 def any_rank(flag: bool) -> bool:

@@ -647,3 +647,16 @@ def test_an_error_in_a_terminal_has_no_broken_words() -> None:
     assert all(line.startswith("  ") for line in lines[1:])
     whole = {word for line in lines for word in line.split()}
     assert {"a-policy-that-nobody-has-written-down:", "trivialaugment-wide,"} <= whole
+
+
+def test_a_line_of_a_result_in_a_terminal_has_no_broken_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["convert", "trivialaugment-wide", "copied.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 40
+    assert "over" in [word for line in lines for word in line.split()]

@@ -97,3 +97,20 @@ def test_the_time_that_is_left_has_class_protection_in_it(
 
 def test_a_cost_without_parts_names_none() -> None:
     assert Cost(0.0, 0.0, 0.0, 1.0).text() == "at most about 0 s on this machine"
+
+
+def test_several_methods_say_how_long_each_takes_and_the_contest(
+    run_cli: Command, folder: Path
+) -> None:
+    images, labels = blobs(1000, 1)
+    np.savez(folder / "many.npz", x=images.numpy(), y=labels.numpy())
+    words = ["--data", "many.npz", "--preset", "demo", "--device", "cpu", "--epochs", "1"]
+    words += ["--methods", "deepaa,random", "--contest-passes", "1000000", "--target-epochs", "2"]
+    code, _, err = run_cli("search", *words, "--dry-run")
+    assert code == 0, err
+    told = {line.partition(":")[0]: line for line in err.splitlines()}
+    for name in ("deepaa", "random"):
+        assert re.search(
+            r"labelled images; at most about .* machine: .*class protection", told[name]
+        )
+    assert re.search(r"passes, at most about [\d.]+ (s|min) on this machine$", told["contest"])

@@ -5,13 +5,15 @@ import re
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from packed import photos_of, png, table_of, write_csv
 from photos import save_photos
+from PIL import Image
 
 from deepaa.data import table as reading
-from deepaa.data.load import DataSpec, load_dataset, load_images
+from deepaa.data.load import DataSpec, as_images, load_dataset, load_images
 from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import NoTestPartError
 from deepaa.data.streaming import StreamedImages
@@ -121,6 +123,21 @@ def test_columns_can_be_said(pets):
     assert found.class_names == ("cat", "dog")
     assert DataSpec.from_json(DataSpec("t.csv", columns="label=a").to_json()).columns == "label=a"
     assert "columns" not in DataSpec("t.csv").to_json()
+
+
+def test_columns_that_only_have_such_a_name(pets):
+    """A part of a body is no part of the data, and groups of ages do not belong together."""
+    rows = [(*row, ("arm", "leg")[i % 2], i // 2) for i, row in enumerate(ROWS)]
+    with pytest.raises(ValueError, match=r"row 2: split arm; expected .*: --columns split= "):
+        read(pets, "path,label,part,group", rows)
+    found = read(pets, "path,label,part,group", rows, columns="split=")
+    assert (len(found.labels), found.groups.tolist()) == (6, [0, 0, 1, 1, 2, 2])
+    found = read(pets, "path,label,part,group", rows, columns="split=,group=")
+    assert found.groups is None
+    assert (
+        read(pets, "path,label,part,group", rows, columns="split=", groups="part").groups
+        is not None
+    )
 
 
 @pytest.mark.parametrize(
@@ -467,6 +484,40 @@ def test_parquet_gives_what_the_text_gives(folder):
         ValueError, match=r"row 1: the label is a float, expected a text or a whole"
     ):
         load_dataset(folder / "t.parquet")
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "string_view", "binary", "binary_view"])
+def test_every_kind_of_text_in_parquet(pets, kind):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    if not hasattr(pyarrow, kind):
+        pytest.skip(f"this pyarrow has no {kind}")
+    make = getattr(pyarrow, kind)
+    columns = [pyarrow.array(column, make()) for column in zip(*ROWS, strict=True)]
+    table = pyarrow.Table.from_arrays(columns, names=["path", "label"])
+    parquet.write_table(table, pets / "t.parquet")
+    assert load_dataset(pets / "t.parquet").fingerprint == read(pets).fingerprint
+
+
+def test_images_in_parquet_are_told(pets):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    big = np.random.default_rng(0).integers(0, 256, (90, 90, 3), np.uint8)
+    Image.fromarray(big).save(pets / "big.png")
+    for name in ("0.png", "big.png"):
+        content = [(pets / name).read_bytes()] * 6
+        table = pyarrow.table({"image": content, "label": ["cat", "dog"] * 3})
+        parquet.write_table(table, pets / "t.parquet")
+        with pytest.raises(ValueError, match="column image holds images and not") as error:
+            load_dataset(pets / "t.parquet")
+        assert len(str(error.value)) < 400
+        cast = "datasets.Dataset.from_parquet(path).cast_column('image', datasets.Image())"
+        assert cast in str(error.value)
+        datasets = pytest.importorskip("datasets")
+        rows = datasets.Dataset.from_parquet(str(pets / "t.parquet"), cache_dir=str(pets / "c"))
+        assert len(as_images(rows.cast_column("image", datasets.Image())).labels) == 6
 
 
 def test_damaged_parquet_is_one_line(pets):

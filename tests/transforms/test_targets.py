@@ -85,7 +85,8 @@ def test_a_mask_is_the_image_under_nearest_neighbours(
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32]
+    "dtype",
+    [torch.bool, torch.uint8, torch.int16, torch.int64, torch.float32, torch.uint16, torch.uint64],
 )
 @pytest.mark.parametrize("shape", [(), (1,), (5,), (0,), (2, 3)])
 def test_masks_of_every_kind(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -238,6 +239,20 @@ def test_all_forms_of_several_samples_agree() -> None:
             assert torch.equal(plain(mask), plain(alone["masks"]))
 
 
+@pytest.mark.parametrize("nothing", [{}, {"image_id": 7}])
+def test_images_without_objects(nothing: dict[str, Any]) -> None:
+    """torchvision's COCO has no boxes for them, not even an empty tensor."""
+    transform = DeepAutoAugment(POLICY, seed=2)
+    images, n = noise(4, 3, 16, 24), range(4)
+    targets = [nothing if i in (0, 2) else target(i) for i in n]
+    want = [transform(images[i], targets[i], index=i) for i in n]
+    for several in (images, list(images)):
+        found, moved = transform(several, targets, index=n)
+        for i, (image, one) in enumerate(want):
+            assert torch.equal(found[i], image)
+            assert same(moved[i], one) if i in (1, 3) else moved[i] == nothing
+
+
 def test_several_targets_of_one_image_share_its_draw() -> None:
     transform = DeepAutoAugment(POLICY, seed=2)
     image, one = Image.fromarray(noise(16, 24, 3).numpy()), target(0)
@@ -290,6 +305,7 @@ NAN = float("nan")
             r"box 0, \[30.0, 1.0, 40.0, 2.0\] in XYXY, lies outside",
         ),
         ((IMAGE, boxes([1, 1, 2, 2], [5, 1, 4, 2])), r"box 1, .*ends before it begins"),
+        ((IMAGE, boxes(*[[1, 1, 2, 2, 7]] * 4)), "a box in XYXY has 4 numbers, got 5"),
         ((IMAGE, boxes([1, 1, NAN, 2])), "BoundingBoxes should have finite coordinates, got nan"),
         ((IMAGE, points([1, NAN])), "KeyPoints should have finite coordinates, got nan"),
         ((IMAGE, boxes([1, 1, 2, 2], size=(24, 16))), r"canvas_size \(24, 16\).*image is 16 x 24"),

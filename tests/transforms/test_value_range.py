@@ -19,6 +19,7 @@ BANDS = Policy.uniform(CIFAR.without("color", "contrast"), 2)
 INVERT = [row for row in CIFAR.table.rows if row.operation.name == "invert"]
 INVERTED = Policy(Table(INVERT), torch.ones(1, 1))
 NOTHING = Policy.identity()
+MOVES = Policy.uniform(CIFAR.only("rotate", "translate_x", "shear_y", "crop"), 2)
 SIZE = (9, 20, 24)
 
 
@@ -75,6 +76,60 @@ def test_grey_arrays_batches_lists_and_what_lies_beside_them():
     done = augment(sample)
     assert float(done["image"].min()) == 1000
     assert (int(done["label"]), done["weights"].tolist()) == (3, [1] * 7)
+
+
+@pytest.mark.filterwarnings("ignore:a plain Tensor")
+def test_images_and_videos_of_torchvision_stay_what_they_are():
+    tv = pytest.importorskip("torchvision.tv_tensors")
+    augment = DeepAutoAugment(BANDS, seed=0, value_range=(0, 65535))
+    image = tv.Image(torch.from_numpy(bands()))
+    for index in range(4):
+        plain = augment(image.as_subclass(torch.Tensor), index=index)
+        left, right = augment((image, image), index=index)
+        assert type(left) is type(right) is tv.Image
+        assert torch.equal(left, plain)
+        assert torch.equal(right, plain)
+        found = augment({"depth": torch.full((1, 20, 24), 1e6), "image": image}, index=index)
+        assert type(found["image"]) is tv.Image
+        assert torch.equal(found["image"], plain)
+        assert found["depth"].eq(1e6).all()
+        video = augment(tv.Video(image[None].repeat(3, 1, 1, 1)), index=index)
+        assert type(video) is tv.Video
+        assert all(torch.equal(frame, plain) for frame in video.as_subclass(torch.Tensor))
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int16", "int32", "float32", "float64"])
+def test_bytes_may_be_in_either_order(dtype):
+    """As files of another machine have them."""
+    image = bands(top=30_000).astype(dtype).transpose(1, 2, 0)
+    augment = DeepAutoAugment(BANDS, seed=0, value_range=(0, 30_000))
+    swapped = augment(image.astype(image.dtype.newbyteorder(">")), index=1)
+    assert np.array_equal(swapped, augment(image, index=1))
+    if dtype.startswith("float"):
+        plain = DeepAutoAugment(BANDS, seed=0)
+        unit = image / 30_000
+        assert np.array_equal(
+            plain(unit.astype(f">{unit.dtype.str[1:]}"), index=1), plain(unit, index=1)
+        )
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_masks_without_sign_take_every_fill(dtype: torch.dtype) -> None:
+    """16-bit files of instances are such masks."""
+    tv = pytest.importorskip("torchvision.tv_tensors")
+    most = torch.iinfo(dtype).max if dtype != torch.uint64 else 2**63 - 1
+    for fill in (0, 7, 40_000, most):
+        transform = DeepAutoAugment(MOVES, seed=1, mask_fill=fill)
+        values = torch.arange(108).reshape(12, 9) + 40_000
+        image = torch.zeros(3, 12, 9, dtype=torch.uint8)
+        for i in range(8):
+            _, mask = transform(image, tv.Mask(values.to(dtype)), index=i)
+            other = DeepAutoAugment(MOVES, seed=1, mask_fill=-1)
+            _, want = other(image, tv.Mask(values), index=i)
+            expected = want.as_subclass(torch.Tensor).clone()
+            expected[expected == -1] = fill
+            assert mask.dtype == dtype
+            assert torch.equal(mask.as_subclass(torch.Tensor).to(torch.int64), expected)
 
 
 def test_bytes_and_pil_images_are_taken_as_they_are():

@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from deepaa.runs import StopRequest
-    from deepaa.search import ContestConfig, MethodRow, PolicySearch, ProvedSearch, SearchRequest
+    from deepaa.search import (
+        ContestConfig,
+        Cost,
+        MethodRow,
+        PolicySearch,
+        ProvedSearch,
+        Searched,
+        SearchRequest,
+    )
 
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 CONTEST = "contest"
@@ -63,9 +71,13 @@ def search_several(
     from deepaa.runs import notify, write_json
     from deepaa.search import (
         METHODS_FILE,
+        Searched,
         SearchProgress,
+        SharedProtection,
+        looking_of,
         method_lines,
         open_search,
+        search_cost,
         within_budget,
     )
 
@@ -78,21 +90,29 @@ def search_several(
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
     if contest is not None:
-        planned = _planned(opened.search, contest, len(requests), dry_run=dry_run)
+        planned = _planned(opened, contest, len(requests), dry_run=dry_run)
     rows: list[MethodRow] = []
+    planned_search = opened.search
+    shared = SharedProtection()
     for name, request in fitted.items():
         folder = None if dry_run else folder_of(out, name)
         asked = partial(getattr, stop, "requested")
         with open_search(request, folder, images=images, stop=asked, **options) as opened:
-            notify(f"{name}: {_forecast(opened)}")
+            looking = looking_of(opened.search)
+            opened.search.known_protection = shared.known(looking)
+            cost = None if opened.is_over else search_cost(opened)
+            notify(f"{name}: {_forecast(opened, cost)}")
             if folder is not None:
-                follow(opened, SearchProgress(opened), stop)
+                follow(opened, SearchProgress(opened, cost), stop)
                 rows.append(_row(name, opened, folder))
+                shared.add(looking, opened.search)
+                judge = opened.search.splits.judge
     if dry_run:
         notify(f"contest: {planned or 'off'}")
         return
     if contest is not None:
-        rows = _judged(rows, list(fitted.values()), out, contest, stop, **options)
+        searched = Searched(planned_search.data, judge, shared.together)
+        rows = _judged(rows, request, planned_search, searched, out, contest, stop, **options)
     write_json(out / METHODS_FILE, [row.to_json() for row in rows])
     typer.echo()
     for line in method_lines(rows):
@@ -100,17 +120,22 @@ def search_several(
     typer.echo(f"\ntable    {out / METHODS_FILE}")
 
 
-def _planned(search: PolicySearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
+def _planned(opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
     """What the contest will be; one that cannot be is refused, and told in a dry run."""
-    from deepaa.runs import notify
-    from deepaa.search import check_contest, plan_text
+    from deepaa.runs import duration, notify
+    from deepaa.search import check_contest, plan_text, search_cost
 
+    search = opened.search
     try:
-        planned = plan_text(check_contest(search, contest, methods))
+        plan = check_contest(search, contest, methods)
     except ValueError as error:
         if not dry_run:
             raise
         return str(error)
+    planned = plan_text(plan)
+    if dry_run:
+        seconds = plan.most_passes() / search_cost(opened).rate
+        planned += f", at most about {duration(seconds)} on this machine"
     if not len(search.splits.judge):
         notify(
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
@@ -119,11 +144,12 @@ def _planned(search: PolicySearch, contest: ContestConfig, methods: int, *, dry_
     return planned
 
 
-def _forecast(opened: ProvedSearch) -> str:
+def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:
     from deepaa.search import images_used, whole_cost
 
     search = opened.search
-    return f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
+    told = f"at most {whole_cost(search):,} passes, {images_used(search):,} labelled images"
+    return told if cost is None else f"{told}; {cost.text()}"
 
 
 def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
@@ -135,13 +161,21 @@ def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
 
 def _judged(
     rows: list[MethodRow],
-    requests: Sequence[SearchRequest],
+    request: SearchRequest,
+    search: PolicySearch,
+    searched: Searched,
     out: Path,
     contest: ContestConfig,
     stop: StopRequest,
     **options: Any,
 ) -> list[MethodRow]:
-    """The rows with how the found policies do in a contest among them and the references."""
+    """The rows with how the found policies do in a contest among them and the references.
+
+    Args:
+        request: One of the searches'.
+        search: The same before it begins: the contest trains as it does.
+        searched: What the searches have read and found, which the contest takes over.
+    """
     from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
     from deepaa.runs import notify
@@ -155,22 +189,27 @@ def _judged(
         training_changes,
     )
 
-    request = requests[0]
     assert isinstance(request.data, DataSpec)
-    proxy = request.settings.resolve().proxy
     files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
     asked = ContestRequest(
         request.data,
         tuple(files.values()),
         usual=False,
-        model=request.settings.model or proxy.model,
+        model=search.network_name,
         weights=None,
         contest=contest,
-        changes=training_changes(proxy.train),
-        protect=any(each.settings.resolve().search.protect for each in requests),
+        changes=training_changes(search.proxy.train),
+        protect=searched.protection is not None,
         operations=request.operations,
     )
-    with open_contest(asked, out / CONTEST, stop=lambda: stop.requested, **options) as opened:
+    begun = open_contest(
+        asked,
+        out / CONTEST,
+        stop=lambda: stop.requested,
+        searched=searched,
+        **options,
+    )
+    with begun as opened:
         plan = contest_forecast(opened.contest)
         notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, ContestProgress(opened.contest), stop)

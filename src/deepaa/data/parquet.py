@@ -41,10 +41,7 @@ class Parquet:
         kind = self._schema.field(name).type
         types = self._arrow.types
         if types.is_struct(kind):
-            raise ValueError(
-                f"column {name} holds images and not their paths; datasets reads such files: "
-                "find_policy(datasets.Dataset.from_parquet(path)), or its save_to_disk"
-            )
+            raise ValueError(_images(name))
         if not (types.is_primitive(kind) or types.is_dictionary(kind) or _is_text(types, kind)):
             raise ValueError(f"column {name} holds {str(kind)[:60]}, expected texts or numbers")
         check_memory(16 * self.rows, f"a column of {self.rows:,} rows")
@@ -54,15 +51,17 @@ class Parquet:
             for batch in file.iter_batches(columns=[name]):
                 values = batch.column(0)
                 found += (
-                    self._texts(values)
+                    self._texts(values, name)
                     if types.is_dictionary(values.type)
                     else (values.to_pylist())
                 )
         return found
 
-    def _texts(self, values: Any) -> list[Any]:
+    def _texts(self, values: Any, name: str) -> list[Any]:
         """The values of a dictionary array, each in memory once."""
         words = values.dictionary
+        if len(words) and isinstance(first := words[0].as_py(), bytes) and b"\0" in first:
+            raise ValueError(_images(name, f".cast_column({name!r}, datasets.Image())"))
         if _is_text(self._arrow.types, words.type) and len(words):
             longest = self._compute.max(self._compute.binary_length(words)).as_py()
             if (longest or 0) > LONGEST_TEXT:
@@ -78,9 +77,17 @@ class Parquet:
             yield file
 
 
+def _images(name: str, cast: str = "") -> str:
+    return (
+        f"column {name} holds images and not their paths; datasets reads such files: "
+        f"find_policy(datasets.Dataset.from_parquet(path){cast}), or its save_to_disk"
+    )
+
+
 def _is_text(types: Any, kind: Any) -> bool:
-    checks = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(check(kind) for check in checks)
+    names = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    checks = (getattr(types, f"is_{name}", None) for name in names)  # older ones have no views
+    return any(check is not None and check(kind) for check in checks)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from deepaa.policy.foreign import (
 )
 from deepaa.policy.format import dumps as dumps
 from deepaa.policy.load import (
+    DEFAULTS as DEFAULTS,
     FORMS as FORMS,
     GENERATED as GENERATED,
     PolicyRef as PolicyRef,

@@ -58,6 +58,10 @@ def _parse_value(name: str, text: str, source: str) -> Argument:
     raise PolicyFileError(f"{source}: {name} should be {expected}, got {text!r}")
 
 
+DEFAULTS = ("after", "before", "none")
+"""Where a search of this package has run crop, flip and cutout beside the sub-policies it found."""
+
+
 class Generated(NamedTuple):
     """A policy that is simple enough to be made by a line of code."""
 
@@ -305,9 +309,10 @@ def read_policy_text(text: str, source: str, operations: Sequence[Operation] = (
         return Loaded(foreign.read_sub_policies(document), defaults=True, mirrored=True)
     policy = read_document(document, operations)
     stages = [stage for phase in policy.phases for stage in phase.stages]
-    # sub-policies were found with the defaults on; a file with layers as well may hold them
+    # sub-policies were found with the defaults on; a file with layers as well may hold them, and
+    # one of a search of this package is the whole of what was measured, and says so
     only_chains = bool(stages) and all(isinstance(stage, Chains) for stage in stages)
-    return Loaded(policy, defaults=only_chains)
+    return Loaded(policy, only_chains and policy.info.get("defaults") not in DEFAULTS)
 
 
 def _not_found(ref: PolicyRef) -> PolicyFileError:

@@ -169,6 +169,15 @@ class ClassProtection:
         forward = asked * (len(first_rows(self.rows)) + 2 * len(self.rows) + 2)
         return Passes(training=trained, forward=forward).cost
 
+    def finds_the_same(self, other: ClassProtection) -> bool:
+        """Whether another that trains its network too finds what this one does."""
+        ours, theirs = (
+            (each.model, each.config, each.device, each.rows, each.data.fingerprint)
+            for each in (self, other)
+        )
+        parts = zip(self.parts, other.parts, strict=True)
+        return ours == theirs and all(torch.equal(a, b) for a, b in parts)
+
     def find(self) -> ProtectionRecord:
         """Train what is left to train, and say what may not take part."""
         self._began, names = time.perf_counter(), self.data.class_names

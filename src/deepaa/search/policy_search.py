@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,8 @@ from deepaa.files import plural
 from deepaa.models import channel_statistics, copy_model, default_model, frozen_copy, load_model
 from deepaa.ops import Space
 from deepaa.policy import Policy, load_policy
-from deepaa.runs import (
-    FOUND,
-    NEWEST,
-    Run,
-    StopAskedError,
-    changed_settings,
-    checks_state,
-    part_of,
-    stored,
-)
+from deepaa.runs import FOUND, NEWEST, Run, StopAskedError, checks_state, part_of, stored
+from deepaa.search.found import described
 from deepaa.search.gradient_matching.gradients import check_untrained
 from deepaa.search.gradient_matching.rewards import SearchData
 from deepaa.search.gradient_matching.search import LayerRecord, Search, StepRecord
@@ -120,7 +112,8 @@ class PolicySearch:
         self.given = model
         """The user's own network."""
         self.search: Search | Searcher | None = None
-        self._found_before = protection
+        self.known_protection = protection
+        """What turns one class into another, if that has been looked for before."""
         self.protection = Protection()
         """What turns one class into another: from its record on it is not in `space` any more."""
         self.protection_state: dict[str, Tensor] = {}
@@ -129,6 +122,7 @@ class PolicySearch:
             self._take_protection(self.later_state.pop("protection"))
         self.stopped, self.stop, self._saved = False, stop, time.monotonic()
         self._unsaved: tuple[str, dict[str, Tensor]] | None = None
+        self._in_parts = False
         if self.run is not None:
             if kept is None:
                 parts = {name: part.tolist() for name, part in self.splits._asdict().items()}
@@ -150,31 +144,12 @@ class PolicySearch:
             return load_policy(self.run.folder / FOUND, own)
         if self.search is None:
             return Policy.identity(self.space, 0)
-        found = self.search.policy
-        if isinstance(self.search, Searcher):
-            assert self.method is not None
-            what, settings = self.method.name, changed_settings(self.method.config)
-            more = {"method": what, **self.search.info}
-            more["passes"] = f"{self.search.passes.cost:,}"
-        else:
-            what = f"deepaa on {self.data.name}, {plural(found.depth, 'layer')}"
-            settings, more = changed_settings(self.config), {}
-        info = {
-            "description": f"found by {what}",
-            "data": f"{self.data.name}, sha256 {self.data.fingerprint[:16]}",
-            "seed": str(self.config.seed),
-            "settings": settings,
-            **more,
-        }
-        if left_out := self.protection.texts(self.whole_space.table.rows):
-            info["left out"] = "; ".join(left_out)
-        phases = [(phase.epoch, phase.stages) for phase in found.phases]
-        return Policy(found.table, schedule=phases, info=info)
+        return described(self, self.search)
 
     @property
     def is_protected(self) -> bool:
         """Whether it is known already what turns one class into another."""
-        return bool(self._found_before or self.protection_state or "protection" in self._state)
+        return bool(self.known_protection or self.protection_state or "protection" in self._state)
 
     @property
     def network_name(self) -> str:
@@ -208,6 +183,7 @@ class PolicySearch:
                 self.check_method()
             yield from self._search()
         except StopAskedError:
+            self._gather()
             self.save()
             self.stopped = True
             return
@@ -257,10 +233,10 @@ class PolicySearch:
         """Leave out of the space what turns one class into another; the state with that."""
         saved = self._state.get("protection")
         if saved is None and self.config.protect:
-            record = self._found_before or self._looked_for(weights, is_trained=is_trained)
+            record = self.known_protection or self._looked_for(weights, is_trained=is_trained)
             saved = record.to_tensor()
             self._keep("protection", record, {**weights, "protection": saved}, now=True)
-            if self._found_before is None:  # else somebody has told of it
+            if self.known_protection is None:  # else somebody has told of it
                 yield record
                 self.check_stop()
         if saved is None:
@@ -306,17 +282,21 @@ class PolicySearch:
         fixed = yield from self._protect({} if self.method is not None else fixed)
         self.search = self._gradient_matching() if self.method is None else self._other_method()
         if state := part_of(self._state, "search."):
-            with checks_state(self.run):
-                self.search.load_state(state)
+            distributed.run_on_all(partial(self._load, self.search, state))
         self._state = {}
         for record in self.search:
             is_layer = isinstance(record, LayerRecord)
             kind = "layer" if is_layer else "step" if isinstance(record, StepRecord) else "trial"
             state = {f"search.{k}": v.clone() for k, v in self.search.state().items()}
             is_end = is_layer or (isinstance(self.search, Searcher) and self.search.done)
+            self._in_parts = isinstance(self.search, Searcher) and distributed.world_size() > 1
             self._keep(kind, record, fixed | state, now=is_end)
             yield record
             self.check_stop()
+
+    def _load(self, search: Search | Searcher, state: dict[str, Tensor]) -> None:
+        with checks_state(self.run):
+            search.load_state(state)
 
     def _gradient_matching(self) -> Search:
         """The search of the paper, with the network that was trained for it."""
@@ -341,7 +321,7 @@ class PolicySearch:
     def _other_method(self) -> Searcher:
         """The search of another method, which trains its own networks."""
         assert self.method is not None
-        if distributed.world_size() > 1:
+        if distributed.world_size() > 1 and not self.method.searcher.shares_work:
             raise ValueError(f"--method {self.method.name} runs in one process, not under torchrun")
         return self.method.searcher(self.world, self.method.config)
 
@@ -381,12 +361,23 @@ class PolicySearch:
     def _hold(self, state: dict[str, Tensor], *, now: bool = False) -> None:
         """Hold a state of the work, and save it when it is time."""
         self._unsaved = (self._phase, state)
-        if now or time.monotonic() - self._saved >= self.checkpoint_seconds:
+        is_time = now or time.monotonic() - self._saved >= self.checkpoint_seconds
+        if self._in_parts:  # all have to agree, since each has a part of the state
+            is_time = distributed.any_rank(is_time)
+        if is_time:
+            self._gather()
             self.save()
+
+    def _gather(self) -> None:
+        """Put together the parts of the state that the processes have; all ask for it at once."""
+        if self._in_parts and self._unsaved is not None:
+            phase, state = self._unsaved
+            whole = distributed.all_parts(lambda: {k: v.cpu() for k, v in state.items()})
+            self._unsaved, self._in_parts = (phase, whole), False
 
     def save(self) -> None:
         """Write the state after the newest record to disk; may be called at any time."""
-        if self._unsaved is None:
+        if self._unsaved is None or self._in_parts:  # this process alone has no whole state
             return
         phase, state = self._unsaved
         if self.run is not None:

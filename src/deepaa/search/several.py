@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from deepaa.models import is_large
 from deepaa.runs import read_history
 from deepaa.search.contest import (
     REFERENCES,
@@ -21,6 +22,7 @@ from deepaa.search.contest import (
     Size,
 )
 from deepaa.search.methods import OWN, TRAINING_COST, find_searcher
+from deepaa.search.plain_network import ClassProtection, ProtectionRecord, protection_of
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.proved import LEAST_SEARCHED
 from deepaa.search.run import SearchRequest
@@ -63,8 +65,10 @@ def within_budget(request: SearchRequest, search: PolicySearch, budget: int) -> 
         config = request.method.searcher.scaled(request.method.config, search.world, budget)
         return replace(request, method=request.method._replace(config=config))
     found, cost = None, 0
-    for config in _smaller(search.config):
-        cost = _own_cost(search, config)
+    asked = request.settings.resolve(large=is_large(search.data.images)).search
+    for config in _smaller(asked):
+        # fewer layers leave more held-out images to each
+        cost = _own_cost(search, config.fitted_to(len(search.splits.search)))
         if cost <= budget:
             found = config
             break
@@ -102,6 +106,47 @@ def _smaller(config: SearchConfig) -> Sequence[SearchConfig]:
         replace(smaller[-1], layers=n) if config.layers else replace(smaller[-1], max_layers=n)
         for n in range(layers - 1, 0, -1)
     ]
+
+
+# What turns one class into another
+
+
+class SharedProtection:
+    """What the searches found that turns one class into another: looked for once, where it is one.
+
+    Searches of one command have the same images, splits and space, so the network that is trained
+    for this, and what it says, is the same for each; that of gradient matching is no other.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was looked for yet."""
+        self._found: list[tuple[ClassProtection, ProtectionRecord]] = []
+
+    def known(self, looking: ClassProtection) -> ProtectionRecord | None:
+        """What a search would find, as one before it has; None if it has to look."""
+        same = (found for other, found in self._found if other.finds_the_same(looking))
+        found = next(same, None)
+        return found and found._replace(passes=0, seconds=0.0)  # others have paid for it
+
+    def add(self, looking: ClassProtection, search: PolicySearch) -> None:
+        """Keep what a search that is over has found, if it has looked."""
+        saved = search.protection_state.get("protection")
+        if saved is not None and self.known(looking) is None:
+            self._found.append((looking, ProtectionRecord.from_tensor(saved)))
+
+    @property
+    def together(self) -> ProtectionRecord | None:
+        """All that was found, for what the searches meet in; None if nobody has looked."""
+        if not self._found:
+            return None
+        first, *others = (record for _, record in self._found)
+        changed = [*first.changed, *(each for other in others for each in other.changed)]
+        return first._replace(changed=[e for n, e in enumerate(changed) if e not in changed[:n]])
+
+
+def looking_of(search: PolicySearch) -> ClassProtection:
+    """What looks for changed classes in a search that has not begun, with a network of its own."""
+    return protection_of(search, lambda: None, is_trained=False)
 
 
 # The contest

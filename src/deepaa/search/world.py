@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from deepaa import distributed
 from deepaa.data import LabelledImages, Splits
 from deepaa.models import load_model
 from deepaa.ops import Space
@@ -51,7 +52,8 @@ def world_of(search: PolicySearch, parts: Parts) -> World:
         train=search.train_config(pretrain.count),
         device=search.device,
         seed=search.config.seed,
-        pause=search.check_stop,
+        # of several processes each has other work, so they meet after each piece alone
+        pause=search.check_stop if distributed.world_size() == 1 else lambda: None,
     )
 
 

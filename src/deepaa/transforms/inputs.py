@@ -48,7 +48,7 @@ def is_batch(node: Any) -> bool:
         with_images = [any(_found(part)) for part in leaves]
         if any(with_images):
             return all(with_images)
-        return all(any(map(is_target, part)) for part in leaves)
+        return any(any(map(is_target, part)) for part in leaves)  # some images show no object
     kinds = [_kind(item) for item in node]
     return kinds[0] is not None and all(kind == kinds[0] for kind in kinds)
 
@@ -60,7 +60,7 @@ def _kind(leaf: Any) -> object:
             return "video"
         if leaf.ndim != 3 or is_target(leaf):
             return None
-        return "image" if _is_tv_image(leaf) else (leaf.dtype, leaf.shape[0])
+        return "image" if is_named_image(leaf) else (leaf.dtype, leaf.shape[0])
     if is_pil(leaf):
         return "image"
     return (leaf.dtype, leaf.shape[2:]) if _is_image_array(leaf) else None
@@ -120,7 +120,7 @@ class _Found(NamedTuple):
 def _found(leaves: list[Any]) -> _Found:
     found = _Found([], [])
     for place, leaf in enumerate(leaves):
-        if _is_tv_image(leaf) if isinstance(leaf, Tensor) else is_pil(leaf):
+        if is_named_image(leaf) if isinstance(leaf, Tensor) else is_pil(leaf):
             found.explicit.append(place)
         elif is_target(leaf):
             continue
@@ -191,7 +191,8 @@ def is_video(leaf: Any) -> bool:
     return _is_tv(leaf, "Video")
 
 
-def _is_tv_image(leaf: Tensor) -> bool:
+def is_named_image(leaf: Tensor) -> bool:
+    """Whether this is a `tv_tensors.Image` or `Video`; what would stay behind is refused."""
     if _is_tv(leaf, "Image", "Video"):
         return True
     if _is_tv(leaf, "TVTensor") and not is_target(leaf):
@@ -216,7 +217,7 @@ def _is_image_array(leaf: Any) -> bool:
     if leaf.ndim == 2:
         return bool(leaf.dtype == np.uint8)
     known = (np.uint8, np.float16, np.float32, np.float64)
-    if leaf.ndim != 3 or leaf.dtype not in known:
+    if leaf.ndim != 3 or leaf.dtype.newbyteorder("=") not in known:
         return False
     height, width, channels = leaf.shape
     return bool(channels <= 4 or channels < min(height, width, MOST_CHANNELS + 1))
@@ -224,7 +225,7 @@ def _is_image_array(leaf: Any) -> bool:
 
 def _advice(leaf: Any) -> str:
     """What to do with something that people take for an image."""
-    if isinstance(leaf, np.ndarray) and leaf.dtype == np.uint16 and leaf.ndim in (2, 3):
+    if isinstance(leaf, np.ndarray) and leaf.dtype.name == "uint16" and leaf.ndim in (2, 3):
         return _WIDE
     if isinstance(leaf, np.ndarray) and leaf.ndim == 4:
         return "; give a batch of arrays as a list of its images: list(batch)"
@@ -282,7 +283,7 @@ def batch_size(images: list[Any]) -> int | None:
 
 def rewrap(out: Tensor, like: Tensor) -> Tensor:
     """`out` as a `tv_tensors.Image` or `Video` if `like` is one."""
-    if not _is_tv_image(like):
+    if not is_named_image(like):
         return out
     wrapped: Tensor = sys.modules["torchvision.tv_tensors"].wrap(out, like=like)
     return wrapped

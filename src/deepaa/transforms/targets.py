@@ -37,6 +37,7 @@ LOST = -1
 """Both coordinates of a key point that has no pixel any more."""
 ROTATED = {"XYWHR": 5, "CXCYWHR": 5, "XYXYXYXY": 8}
 """The formats of rotated boxes, and how many numbers a box has."""
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 SLACK = 1.0
 """Pixels by which corners may be off, as they are where somebody rounded them."""
 Floats = npt.NDArray[np.float64]
@@ -94,6 +95,7 @@ class Mover:
                 )
             if isinstance(leaf, tv.BoundingBoxes):
                 kind, whole = leaf.format.value, _is_whole(plain)
+                _check_numbers(numbers, kind)
                 out = (self._rotated if kind in ROTATED else self._boxes)(numbers, kind, whole)
             else:
                 out = self._points(numbers, _is_whole(plain))
@@ -114,8 +116,15 @@ class Mover:
                 f"{tuple(mask.shape)}"
             )
         _check_fill(self.fill, mask.dtype)
-        index = self._index.to(mask.device)
-        moved = mask.flatten(-2)[..., index.clamp(min=0)].masked_fill_(index < 0, self.fill)
+        index, signed, fill = self._index.to(mask.device), _SIGNED.get(mask.dtype), self.fill
+        if signed is not None:  # the same bytes, of a type for which torch has these functions
+            mask, dtype, bits = mask.view(signed), mask.dtype, torch.iinfo(signed).bits
+            fill = int(fill) - (int(fill) >> (bits - 1) << bits)
+            return self._moved(mask, index, fill).view(dtype)
+        return self._moved(mask, index, fill)
+
+    def _moved(self, mask: Tensor, index: Tensor, fill: float) -> Tensor:
+        moved = mask.flatten(-2)[..., index.clamp(min=0)].masked_fill_(index < 0, fill)
         return moved.reshape(mask.shape)
 
     # Coordinates
@@ -151,12 +160,9 @@ class Mover:
 
     def _rotated(self, boxes: Floats, kind: str, whole: bool) -> Floats:
         """Boxes of a rotated format."""
-        numbers = ROTATED[kind]
-        if boxes.size and boxes.shape[-1] != numbers:
-            raise ValueError(f"a box in {kind} has {numbers} numbers, got {boxes.shape[-1]}")
         if whole:
             raise ValueError(f"boxes in {kind} should be floating point, got whole numbers")
-        flat = boxes.reshape(-1, numbers)
+        flat = boxes.reshape(-1, ROTATED[kind])
         rectangles = _as_rectangles(flat, kind)
         outside = np.isnan(cut_polygons(rectangle_corners(rectangles), *self.size, beyond=SLACK))
         where = f"its image of {self.size[0]} x {self.size[1]}"
@@ -173,6 +179,13 @@ class Mover:
         moved = np.floor(moved) if whole else moved
         out: Floats = np.where((lost & inside)[..., None], LOST, moved)
         return out
+
+
+def _check_numbers(boxes: Floats, kind: str) -> None:
+    """Refuse boxes with more numbers or fewer, such as a class behind the corners."""
+    numbers = ROTATED.get(kind, 4)
+    if boxes.size and boxes.shape[-1] != numbers:
+        raise ValueError(f"a box in {kind} has {numbers} numbers, got {boxes.shape[-1]}")
 
 
 def _refuse(bad: Bools | np.bool_, boxes: Floats, kind: str, what: str) -> None:

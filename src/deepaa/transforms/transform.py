@@ -307,8 +307,9 @@ class DeepAutoAugment(nn.Module):
         pixels = image if image.ndim == 3 else image[:, :, None]
         if pixels.dtype == np.uint8 and pixels.shape[2] in SINGLE_CHANNELS and pixels.size:
             return single_array(image, self.policy.draw_one(key, epoch), self.policy.table)
-        # a copy, because torch refuses mirrored arrays and warns of read-only ones
-        tensor = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), order="C"))
+        # a copy, as torch refuses mirrored arrays and swapped bytes, and warns of read-only arrays
+        kind = pixels.dtype.newbyteorder("=")
+        tensor = torch.from_numpy(np.array(pixels.transpose(2, 0, 1), kind, order="C"))
         inputs.check_shape(tensor)
         out = self._augment_tensor(tensor, key, epoch).permute(1, 2, 0).numpy()
         return np.ascontiguousarray(out).reshape(image.shape)

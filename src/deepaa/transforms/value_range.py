@@ -40,15 +40,15 @@ class ValueRange(NamedTuple):
     def apply(self, augment: Callable[[Any], Any], sample: Any) -> Any:
         """What `augment` makes of the sample, whose images it sees as floats in [0, 1].
 
-        The first array or tensor of these types is an image, and so are others of its type and
-        number of dimensions.
+        The first `tv_tensors.Image` or `Video` of these types is an image, or, where there is no
+        PIL image, the first array or tensor, and so are others of its type and dimensions.
         """
         if torch.compiler.is_compiling():  # the compiler leaves this call out of its graphs
             raise TypeError("value_range cannot be compiled: scale the images to [0, 1] before")
         leaves, structure = tree_flatten(sample)
         kinds = [_kind(leaf) for leaf in leaves]
-        first = next((kind for kind in kinds if kind is not None), None)
-        if first is None:
+        first = max(filter(None, kinds), key=lambda kind: kind.is_named, default=None)
+        if first is None or (not first.is_named and any(map(inputs.is_pil, leaves))):
             return augment(sample)
         places = [place for place, kind in enumerate(kinds) if kind == first]
         for place in places:
@@ -62,31 +62,33 @@ class ValueRange(NamedTuple):
 
     def _to_unit(self, image: Any) -> Any:
         """The image as floats in [0, 1]; an array (H, W) as (H, W, 1)."""
-        wide = str(image.dtype).endswith(("int32", "float64"))
+        wide = _type_name(image) in ("int32", "float64")
         is_tensor = isinstance(image, Tensor)
         if is_tensor:
-            values = image.to(torch.float64 if wide else torch.float32)
+            values = image.as_subclass(Tensor).to(torch.float64 if wide else torch.float32)
         else:
             values = image.astype(np.float64 if wide else np.float32)
             values = values[:, :, None] if values.ndim == 2 else values
         if math.prod(values.shape) == 0:
-            return values
+            return inputs.rewrap(values, image) if is_tensor else values
         low, high = float(values.min()), float(values.max())
         if not (self.low <= low and high <= self.high):  # NaN is neither
             raise ValueError(
                 f"images should lie in value_range ({self.low:g}, {self.high:g}), but these span "
                 f"[{low:g}, {high:g}]; clip them first, or declare their range"
             )
-        return (values - self.low) / (self.high - self.low)
+        unit = (values - self.low) / (self.high - self.low)
+        return inputs.rewrap(unit, image) if is_tensor else unit
 
     def _from_unit(self, image: Any, kind: _Kind) -> Any:
         """The image with its own values and type again."""
-        values = image * (self.high - self.low) + self.low
+        plain: Any = image.as_subclass(Tensor) if isinstance(image, Tensor) else image
+        values = plain * (self.high - self.low) + self.low
         is_float = kind.dtype.startswith("float")
         if not is_float:
             values = values.round()
         if isinstance(image, Tensor):
-            return values.to(getattr(torch, kind.dtype))
+            return inputs.rewrap(values.to(getattr(torch, kind.dtype)), image)
         return (values[:, :, 0] if kind.ndim == 2 else values).astype(kind.dtype)
 
 
@@ -94,6 +96,8 @@ class _Kind(NamedTuple):
     is_tensor: bool
     dtype: str
     ndim: int
+    is_named: bool
+    """Whether torchvision's name says that it is an image or a video."""
 
 
 def _kind(leaf: Any) -> _Kind | None:
@@ -103,5 +107,11 @@ def _kind(leaf: Any) -> _Kind | None:
             return None
     elif not isinstance(leaf, np.ndarray) or leaf.ndim not in (2, 3):
         return None
-    dtype = str(leaf.dtype).removeprefix("torch.")
-    return _Kind(isinstance(leaf, Tensor), dtype, leaf.ndim) if dtype in KINDS else None
+    is_tensor, dtype = isinstance(leaf, Tensor), _type_name(leaf)
+    named = is_tensor and inputs.is_named_image(leaf)
+    return _Kind(is_tensor, dtype, leaf.ndim, named) if dtype in KINDS else None
+
+
+def _type_name(values: Any) -> str:
+    """uint16 and the like, whatever the order of the bytes."""
+    return str(getattr(values.dtype, "name", values.dtype)).removeprefix("torch.")

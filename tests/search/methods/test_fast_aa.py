@@ -416,7 +416,6 @@ def test_a_trial_whose_score_is_not_a_number_is_not_kept() -> None:
     for _ in range(SMALL.epochs + 2):
         next(records)
     judge = search._recognisers[0]
-    assert judge is not None
     right = judge.outcomes
     judge.outcomes = lambda *rest: Outcomes(right(*rest).losses * math.nan, right(*rest).right)
     failed = next(records)
@@ -645,6 +644,5 @@ def test_any_of_five_rewards_another_answer_of_a_network_that_guesses() -> None:
     assert spoiling(search.policy) > null().quantile(0.95)
     with torch.no_grad():
         judge = search._recognisers[0]
-        assert judge is not None
         plain = F.cross_entropy(judge.network(judge.images), judge.labels).item()
     assert plain > 1.3  # ln 4 = 1.39: it knows nothing

@@ -397,6 +397,28 @@ def test_gradient_matching_fits_a_budget_with_fewer_steps_then_fewer_layers() ->
         within_budget(request, opened(request), 10)
 
 
+@pytest.mark.parametrize("images", [1020, 300])
+def test_few_images_keep_gradient_matching_within_a_budget(images: int) -> None:
+    """Of few images fewer layers leave more held-out images to each, which cost more."""
+    data = _labelled(*blobs(images, 0))
+    request = SearchRequest(SettingsRequest("demo"), data)
+
+    def cost(request: SearchRequest) -> int:
+        return whole_cost(PolicySearch(data, **_by_name(request)))
+
+    opened = PolicySearch(data, **_by_name(request))
+    with pytest.raises(ValueError, match=r"takes ([\d,]+) passes at least") as refused:
+        within_budget(request, opened, 10)
+    least = int(str(refused.value).split()[2].replace(",", ""))
+    for budget in range(least, cost(request), max(1, (cost(request) - least) // 8)):
+        assert cost(within_budget(request, opened, budget)) <= budget
+
+
+def _by_name(request: SearchRequest) -> dict[str, Any]:
+    search, proxy, space = request.settings.resolve()
+    return {"space": space, "search": search, "proxy": proxy}
+
+
 def test_what_a_search_took_is_read_from_its_history(tmp_path: Path) -> None:
     small_search(out=tmp_path / "random")
     passes, seconds = spent(tmp_path / "random")

@@ -138,7 +138,7 @@ def test_a_copy_is_its_source_but_for_the_policy() -> None:
     search = PopulationBased(blob_world(), SMALL)
     records = iter(search)
     next(records)
-    weights = [each.state()["model.head.weight"] for each in trainings_of(search).each]
+    weights = [each.state()["model.head.weight"] for each in trainings_of(search).each.values()]
     assert not any(torch.equal(weights[0], other) for other in weights[1:])
     next(records)
     (update,) = search.population.log
@@ -190,7 +190,7 @@ def test_the_last_epochs_may_have_crop_and_flip_alone() -> None:
     world = world._replace(train=replace(world.train, epochs=7, end_epochs=2))
     search = PopulationBased(world, replace(SMALL, interval=1))
     list(search)
-    for training in trainings_of(search).each:
+    for training in trainings_of(search).each.values():
         policy = training.batches.policy  # type: ignore[attr-defined]
         assert {n for n, use in policy.expected_uses(5).items() if use} <= {"crop", "flip"}
     explored = [len(search.population.line(member)) > 1 for member in range(4)]

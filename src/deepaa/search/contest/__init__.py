@@ -36,6 +36,7 @@ from deepaa.search.contest.proof import (
 )
 from deepaa.search.contest.request import (
     ContestRequest as ContestRequest,
+    Searched as Searched,
     contest_facts as contest_facts,
     contest_network as contest_network,
     open_contest as open_contest,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from deepaa.data import DataSpec, LabelledImages, check_enough
 from deepaa.models import channel_statistics, default_model, is_large, load_model
@@ -35,6 +35,16 @@ KIND = "contest"
 """Of the run, in its config.json."""
 PROTECTION, PROTECTION_EPOCHS = "protection.json", 20
 """The file that keeps what turns one class into another, and epochs of the network that tells."""
+
+
+class Searched(NamedTuple):
+    """What searches before a contest have read, set aside and found out."""
+
+    data: LabelledImages
+    judge: Tensor
+    """The images that no search has seen; none of few."""
+    protection: ProtectionRecord | None = None
+    """What turns one class into another."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +134,21 @@ def open_contest(
     checkpoint_seconds: float = 60.0,
     stop: Callable[[], bool] = lambda: False,
     show: Callable[[str], None] = lambda text: None,
+    searched: Searched | None = None,
 ) -> Iterator[ContestRun]:
     """The contest that a request means, in its run folder, where one that was stopped goes on.
 
-    `show` is told what takes time before the contest begins, in words for a person.
+    Args:
+        show: Is told what takes time before the contest begins, in words for a person.
+        searched: What searches have read and found, so that it is not done again.
     """
-    data = request.data.load(download=download, show=show)
-    check_enough(data.labels, data.class_names, data.name)
-    images = JudgedImages.of(data)
+    if searched is None:
+        data = request.data.load(download=download, show=show)
+        check_enough(data.labels, data.class_names, data.name)
+        images = JudgedImages.of(data)
+    else:
+        data = searched.data
+        images = JudgedImages.of(data, searched.judge, searched=True)
     space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
     config = request.settings(device, request.contest.limit(device))
     network = contest_network(images, request.model, config, device, request.weights)
@@ -142,7 +159,8 @@ def open_contest(
     with run or nullcontext():
         protection = Protection()
         if request.protect and not dry_run:
-            protection = _protection(images, network, run, show)
+            known = None if searched is None else searched.protection
+            protection = _protection(images, network, run, show, known)
         candidates = request.candidates(space, protection.excludes)
         saved = None if run is None else run.latest()
         yield ContestRun(
@@ -170,10 +188,18 @@ def _plan(
 
 
 def _protection(
-    images: JudgedImages, network: Network, run: Run | None, show: Callable[[str], None]
+    images: JudgedImages,
+    network: Network,
+    run: Run | None,
+    show: Callable[[str], None],
+    known: ProtectionRecord | None,
 ) -> Protection:
     """What turns one class into another, by a network that is trained for this; a run keeps it."""
     path = None if run is None else run.folder / PROTECTION
+    if known is not None:
+        if run is not None:
+            run.write_json(PROTECTION, known._asdict())
+        return known.protection
     if path is not None and path.exists():
         record = ProtectionRecord.from_json(read_json(path), path)
     else:

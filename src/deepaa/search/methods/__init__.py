@@ -18,12 +18,14 @@ from deepaa.search.methods.registry import (
 from deepaa.search.methods.searcher import (
     TRAINING_COST as TRAINING_COST,
     Forecast as Forecast,
+    MethodConfig as MethodConfig,
     Needs as Needs,
     Part as Part,
     Passes as Passes,
     Searcher as Searcher,
     TrialRecord as TrialRecord,
     World as World,
+    default_place as default_place,
     seed_for as seed_for,
 )
 from deepaa.search.methods.trained_choice import (

@@ -76,7 +76,7 @@ class DifferentiableAugment(Searcher):
     def __init__(self, world: World, config: DadaConfig) -> None:
         """Nothing is trained before the iteration begins."""
         super().__init__(world, config)
-        self.pairs = Pairs(world)
+        self.pairs = Pairs(self.world, defaults_first=self.place == "before")
         held_out = self.division(world)
         self._train, self._validation = (
             Part(world.pretrain.images[mine], world.pretrain.labels[mine])
@@ -174,8 +174,9 @@ class DifferentiableAugment(Searcher):
 
     @property
     def policy(self) -> Policy:
-        """The leading pairs, or all of them while nothing has been learnt; then the defaults."""
-        return self.pairs.policy(self.parameters, self.config.chains if self.adam.steps else 0)
+        """The leading pairs, or all of them while nothing has been learnt; and the defaults."""
+        found = self.pairs.policy(self.parameters, self.config.chains if self.adam.steps else 0)
+        return self.whole(found)
 
     def __iter__(self) -> Iterator[TrialRecord]:
         """Train epoch after epoch; a record for each."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from deepaa.search.methods.searcher import MOST_EPOCHS
+from deepaa.search.methods.searcher import MOST_EPOCHS, MethodConfig
 
 
 @dataclass(frozen=True)
-class DadaConfig:
+class DadaConfig(MethodConfig):
     """How the parameters are drawn, judged and moved; the network is trained as all others are."""
 
     epochs: int = 20
@@ -50,6 +50,7 @@ class DadaConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
+        super().__post_init__()
         limits: dict[str, tuple[float, float]] = {
             "epochs": (1, MOST_EPOCHS),
             "warmup": (0, self.epochs - 1),

@@ -35,9 +35,9 @@ class Place(NamedTuple):
 class Pairs:
     """All pairs i < j of the operations that a world allows; i is applied first."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, *, defaults_first: bool = False) -> None:
         """Put the rows of all levels and those of the defaults into one table."""
-        self.world = world
+        self.defaults_first = defaults_first
         self.space = LevelSpace.of(world.space, world.excludes)
         count = len(self.space.operations)
         if count < 2:
@@ -46,12 +46,12 @@ class Pairs:
         self.operations = torch.tensor(list(combinations(range(count), 2)))
         """(P, 2)."""
         both = self.space.table.extended(row.mirrored for row in self.space.table.rows)
-        self.behind = Policy(both).then(world.defaults)
+        self.defaults = Policy(both).then(world.defaults)
         """The defaults, over a table that has the rows of the pairs too."""
         first = [self.space.row(operation, 0.0) for operation in range(count)]
         last = [self.space.row(operation, 1.0) for operation in range(count)]
         self._first, self._count = torch.tensor(first), torch.tensor(last) - torch.tensor(first) + 1
-        self._twins = torch.tensor(self.behind.table.twins)
+        self._twins = torch.tensor(self.defaults.table.twins)
 
     def __len__(self) -> int:
         """P."""
@@ -78,11 +78,13 @@ class Pairs:
 
     def augmented(self, images: Tensor, rows: Tensor, place: Place) -> Tensor:
         """Images (N, C, H, W) under rows (N, 2), either sign equally likely, and the defaults."""
-        table, device = self.behind.table, images.device
+        table, device = self.defaults.table, images.device
         rows, (_, _, numbers) = self.signed(rows, place), place.words(table.uniforms)
         keys = sample_keys(place.seed, place.epoch, place.images)
-        choice, uniform = self.behind.draw(keys)
-        whole = Draw(torch.cat((rows, choice), 1), torch.cat((numbers, uniform), 1))
+        choice, uniform = self.defaults.draw(keys)
+        each = [(rows, numbers), (choice, uniform)]
+        choices, uniforms = zip(*(reversed(each) if self.defaults_first else each), strict=True)
+        whole = Draw(torch.cat(choices, 1), torch.cat(uniforms, 1))
         return apply_batch(images, whole.to(device), table)
 
     def moved_slot(self, is_open: Tensor, place: Place) -> Tensor:
@@ -97,7 +99,7 @@ class Pairs:
     def policy(self, parameters: Parameters, chains: int) -> Policy:
         """The `chains` pairs with the largest logits, equally likely, or all of them if 0.
 
-        All of them are drawn with their probabilities. The defaults come behind.
+        All of them are drawn with their probabilities. The defaults are not in it.
         """
         order = parameters.pairs.argsort(descending=True, stable=True)
         kept = (order[:chains] if chains else order).tolist()
@@ -105,5 +107,4 @@ class Pairs:
         parts = self.operations, parameters.gates.clamp(0, 1), parameters.levels.clamp(0, 1)
         numbers = zip(*(part[kept].tolist() for part in parts), strict=True)
         slots = [[Slot(*slot) for slot in zip(*pair, strict=True)] for pair in numbers]
-        found = self.space.policy(slots, None if chains else shares)
-        return found.then(self.world.defaults)
+        return self.space.policy(slots, None if chains else shares)

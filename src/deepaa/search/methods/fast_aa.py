@@ -14,6 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from deepaa import distributed
 from deepaa.data import folds
 from deepaa.policy import Policy
 from deepaa.runs import part_of
@@ -79,6 +80,7 @@ class FastAutoAugment(Searcher):
 
     method = "fast-aa"
     result = "chains"
+    shares_work = True
     Config = FastAutoAugmentConfig
     presets: ClassVar[Mapping[str, FastAutoAugmentConfig]] = {
         "paper": FastAutoAugmentConfig(rounds=2, trials=200, keep=10, epochs=200),
@@ -112,8 +114,9 @@ class FastAutoAugment(Searcher):
         self.failed = [False] * config.folds
         """The folds whose network could not be trained: they have no trials."""
         self._training: Trainings | None = None
-        self._recognisers: list[Recogniser | None] = []
-        self._first = self._over_shared_table()
+        self._recognisers: dict[int, Recogniser] = {}  # of the folds whose network is here
+        self._ahead: dict[Place, tuple[Tensor, Score]] = {}  # of trials that are not yet told
+        self._behind = self._over_shared_table()
 
     # What it costs
 
@@ -164,7 +167,7 @@ class FastAutoAugment(Searcher):
         pairs = [
             ([(rows[row], gate) for row, gate in slots], weight) for slots, weight in chains.pairs()
         ]
-        whole = Policy.of_chains({0: pairs}).symmetric().then(self.world.defaults)
+        whole = self.whole(Policy.of_chains({0: pairs}).symmetric())
         schedule = [(phase.epoch, phase.stages) for phase in whole.phases]
         return Policy(whole.table, schedule=schedule, info=self._info(found))
 
@@ -225,7 +228,8 @@ class FastAutoAugment(Searcher):
         losses = [each.loss for each in records if each]
         self.passes = self.passes.plus(sum(each.images for each in records if each))
         if self.epoch == self.config.epochs:
-            self._recognise([each.model for each in self._training.each])
+            trained = self._training.each.items()
+            self._recognise({fold: each.model for fold, each in trained if not self.failed[fold]})
             self._training = None
             self._skip_failed()
         summary = f"{len(losses)} networks, loss {sum(losses) / len(losses):.3f}"
@@ -242,16 +246,15 @@ class FastAutoAugment(Searcher):
     def _seed(self, fold: int) -> int:
         return seed_for(self.world.seed, self.method, "network", fold)
 
-    def _recognise(self, networks: Sequence[nn.Module]) -> None:
-        """Have each network that was trained judge the images that were held out of its fold."""
+    def _recognise(self, networks: Mapping[int, nn.Module]) -> None:
+        """Have the network of each fold judge the images that were held out of its training."""
         device = self.world.device
         images, labels = self.pool.images.to(device), self.pool.labels.to(device)
         batch = min(self.config.batch, CPU_BATCH) if device.type == "cpu" else self.config.batch
-        self._recognisers = []
-        for network, mask, failed in zip(networks, self.held, self.failed, strict=True):
-            mine = mask.to(device)
-            judge = Recogniser(network.eval(), images[mine], labels[mine], batch)
-            self._recognisers.append(None if failed else judge)
+        self._recognisers = {}
+        for fold, network in networks.items():
+            mine = self.held[fold].to(device)
+            self._recognisers[fold] = Recogniser(network.eval(), images[mine], labels[mine], batch)
 
     def _skip_failed(self) -> None:
         """Leave out the trials of folds without a network."""
@@ -261,8 +264,10 @@ class FastAutoAugment(Searcher):
 
     def _try_one(self) -> TrialRecord:
         began, place = time.perf_counter(), self.trials.place(self.tried)
-        numbers = self._ask(place)
-        score = self._measure(place, numbers)
+        if place not in self._ahead:
+            self._ahead = self._tried_at_once(place)
+        numbers, score = self._ahead.pop(place)
+        self.passes = self.passes.plus(forward=DRAWS * int(self.held[place.fold].sum()))
         self.trials.add(place, numbers, score)
         self.tried += 1
         self._skip_failed()
@@ -271,6 +276,21 @@ class FastAutoAugment(Searcher):
         if b == self.config.trials - 1 and self.trials.is_saturated(t, k):
             summary += f": the best {self.config.keep} differ by less than their standard error"
         return self._record("trial", score, summary, began)
+
+    def _tried_at_once(self, place: Place) -> dict[Place, tuple[Tensor, Score]]:
+        """The trial at `place`; with several processes also those that follow it on other folds.
+
+        Folds know nothing of each other, so each process tries on its own.
+        """
+        last = place.fold if distributed.world_size() == 1 else self.config.folds - 1
+        places = [place._replace(fold=fold) for fold in range(place.fold, last + 1)]
+
+        def measured() -> dict[Place, tuple[Tensor, Score]]:
+            mine = [each for each in places if each.fold in self._recognisers]
+            asked = {each: self._ask(each) for each in mine}
+            return {each: (asked[each], self._measure(each, asked[each])) for each in mine}
+
+        return distributed.all_parts(measured)
 
     def _ask(self, place: Place) -> Tensor:
         """The (30,) numbers to try."""
@@ -282,27 +302,26 @@ class FastAutoAugment(Searcher):
     def _measure(self, place: Place, numbers: Tensor) -> Score:
         """How well the network of a fold sees through a policy."""
         judge = self._recognisers[place.fold]
-        assert judge is not None
         luck = (place.round, place.fold) if self.config.common_noise else place
         seed = seed_for(self.world.seed, self.method, "noise", *luck)
         outcomes = judge.outcomes(
             self.trial_policy(sub_policies_of(numbers)), seed, self.world.pause
         )
-        self.passes = self.passes.plus(forward=outcomes.right.numel())
         return score_of(outcomes, self.config.objective)
 
     def _over_shared_table(self) -> Policy:
-        """A policy with the defaults behind it, whose table all trials share."""
-        first = self.space.policy([[Slot(0, 0.0, 0.0)] * SLOTS]).then(self.world.defaults)
-        assert first.table.rows[: len(self.space.table)] == self.space.table.rows
-        self._twins = torch.tensor(first.table.twins)
-        return first
+        """The defaults alone, over the table that all trials share."""
+        mirrored = self.space.policy([[Slot(0, 0.0, 0.0)] * SLOTS]).table
+        behind = Policy(mirrored).then(self.world.defaults)
+        assert behind.table.rows[: len(self.space.table)] == self.space.table.rows
+        self._twins = torch.tensor(behind.table.twins)
+        return behind
 
     def trial_policy(self, sub_policies: Sequence[SubPolicy]) -> Policy:
-        """Sub-policies with the defaults behind them, over the table that all trials share."""
+        """Sub-policies with the defaults, over the table that all trials share."""
         chains = self.space.chains(sub_policies).symmetric(self._twins)
-        schedule = [(phase.epoch, (chains, *phase.stages[1:])) for phase in self._first.phases]
-        return Policy(self._first.table, schedule=schedule)
+        stages = self.in_order([chains], self._behind.phase(0).stages)
+        return Policy(self._behind.table, stages)
 
     def _record(self, unit: str, score: Score | None, summary: str, began: float) -> TrialRecord:
         is_valid = score is not None and math.isfinite(score.value)
@@ -329,10 +348,9 @@ class FastAutoAugment(Searcher):
         }
         if self._training is not None:
             state |= {f"at.{name}": value for name, value in self._training.state().items()}
-        for fold, judge in enumerate(self._recognisers):
-            if judge is not None:
-                weights = judge.network.state_dict()
-                state |= {f"network.{fold}.{name}": w.clone() for name, w in weights.items()}
+        for fold, judge in self._recognisers.items():
+            weights = judge.network.state_dict()
+            state |= {f"network.{fold}.{name}": w.clone() for name, w in weights.items()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -343,7 +361,7 @@ class FastAutoAugment(Searcher):
         epoch, tried, *passes = self._checked_counts(state["counts"])
         self.trials.load_state(state)
         self.failed = failed.tolist()
-        self._training, self._recognisers = None, []
+        self._training, self._recognisers, self._ahead = None, {}, {}
         if epoch == self.config.epochs:
             self._recognise(self._loaded_networks(state))
         elif epoch:
@@ -362,19 +380,20 @@ class FastAutoAugment(Searcher):
             raise ValueError(f"trial {tried} after epoch {epoch} is none of this search")
         return [epoch, tried, *passes]
 
-    def _loaded_networks(self, state: Mapping[str, Tensor]) -> list[nn.Module]:
-        """The networks of all folds, with the weights of a state where they were trained."""
-        networks = []
+    def _loaded_networks(self, state: Mapping[str, Tensor]) -> dict[int, nn.Module]:
+        """The networks of this process that were trained, with the weights of a state."""
+        networks = {}
         for fold, failed in enumerate(self.failed):
+            if failed or not distributed.is_mine(fold):
+                continue
             network = self.world.make_model(self._seed(fold))
             if self.world.train.channels_last:  # as the training has it
                 network.to(memory_format=torch.channels_last)
-            if not failed:
-                weights = part_of(state, f"network.{fold}.")
-                try:
-                    network.load_state_dict(weights)
-                except RuntimeError as error:
-                    line = str(error).splitlines()[-1].strip()
-                    raise ValueError(f"the network of fold {fold + 1}: {line}") from None
-            networks.append(network)
+            weights = part_of(state, f"network.{fold}.")
+            try:
+                network.load_state_dict(weights)
+            except RuntimeError as error:
+                line = str(error).splitlines()[-1].strip()
+                raise ValueError(f"the network of fold {fold + 1}: {line}") from None
+            networks[fold] = network
         return networks

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from deepaa.search.methods.recognition import DRAWS, OBJECTIVES
-from deepaa.search.methods.searcher import MOST_EPOCHS, check_counts
+from deepaa.search.methods.searcher import MOST_EPOCHS, MethodConfig, check_counts
 
 SAMPLERS = ("tpe", "random")
 LEAST_EPOCHS, LEAST_TRIALS, LEAST_STARTUP = 4, 20, 5
@@ -14,7 +14,7 @@ LEAST_EPOCHS, LEAST_TRIALS, LEAST_STARTUP = 4, 20, 5
 
 
 @dataclass(frozen=True)
-class FastAutoAugmentConfig:
+class FastAutoAugmentConfig(MethodConfig):
     """How networks are trained and policies are tried."""
 
     folds: int = 5
@@ -45,6 +45,7 @@ class FastAutoAugmentConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
+        super().__post_init__()
         check_counts(
             self,
             folds=(1, 100),

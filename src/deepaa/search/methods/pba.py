@@ -24,6 +24,7 @@ from deepaa.search.methods.pba_numbers import (
 from deepaa.search.methods.searcher import (
     MOST_EPOCHS,
     Forecast,
+    MethodConfig,
     Needs,
     Part,
     Passes,
@@ -38,7 +39,7 @@ from deepaa.train import ImageBatches, ended_policy
 
 
 @dataclass(frozen=True)
-class PopulationConfig:
+class PopulationConfig(MethodConfig):
     """The population, and how often it is sorted."""
 
     population: int = 8
@@ -52,6 +53,7 @@ class PopulationConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
+        super().__post_init__()
         check_counts(
             self,
             population=(2, 1_000),
@@ -75,6 +77,7 @@ class PopulationBased(Searcher):
 
     method = METHOD
     result = "schedule"
+    shares_work = True
     Config = PopulationConfig
     presets: ClassVar[Mapping[str, PopulationConfig]] = {
         "paper": PopulationConfig(population=16, interval=3, epochs=200, validation=0),
@@ -96,9 +99,8 @@ class PopulationBased(Searcher):
         self.epoch = 0
         """Epochs done."""
         self._trainings: Trainings | None = None
-        first = Policy(self.choices.table, self.choices.chains(self.population.numbers[0]))
-        whole = first.then(world.defaults)
-        self._table, self._defaults = whole.table, whole.phase(0).stages[1:]
+        behind = Policy(self.choices.table).then(self.world.defaults)
+        self._table, self._defaults = behind.table, behind.phase(0).stages
         self._validation = _some(world.validation, config.validation, world.seed)
 
     # What it costs
@@ -155,9 +157,9 @@ class PopulationBased(Searcher):
 
     @property
     def policy(self) -> Policy:
-        """The best member's line of descent as a schedule, with the defaults behind each phase."""
+        """The best member's line of descent as a schedule, with the defaults in each phase."""
         phases = self.population.line(self.leader)
-        found = self.choices.schedule(phases, self.config.epochs).then(self.world.defaults)
+        found = self.whole(self.choices.schedule(phases, self.config.epochs))
         schedule = [(phase.epoch, phase.stages) for phase in found.phases]
         return Policy(found.table, schedule=schedule, info=self.info)
 
@@ -191,7 +193,7 @@ class PopulationBased(Searcher):
 
     def _member_policy(self, numbers: Numbers) -> Policy:
         """What a member trains with; all of them share one table."""
-        return Policy(self._table, (self.choices.chains(numbers), *self._defaults))
+        return Policy(self._table, self.in_order([self.choices.chains(numbers)], self._defaults))
 
     def _measure(self, trainings: Trainings) -> None:
         """Judge every network by the validation images, as they are."""
@@ -210,15 +212,15 @@ class PopulationBased(Searcher):
     def _replace_worst(self, trainings: Trainings) -> int:
         """The worst get weights, momentum and explored numbers of the best; how many there are."""
         updates = self.population.step(self.scores.tolist(), self.epoch)
+        trainings.copy({update.member: update.source for update in updates})
         for update in updates:
-            source = trainings.each[update.source].state()
-            trainings.each[update.member].load_state(source)
-            trainings.failed[update.member] = False
             self._give_policy(trainings, update.member, update.new)
         return len(updates)
 
     def _give_policy(self, trainings: Trainings, member: int, numbers: Numbers) -> None:
         """Let a member train with these numbers from now on."""
+        if member not in trainings.each:  # another process trains it
+            return
         batches = trainings.each[member].batches
         assert isinstance(batches, ImageBatches)
         policy = self._member_policy(numbers)
@@ -277,7 +279,8 @@ class PopulationBased(Searcher):
             trainings.load_state(part_of(state, "at."))
             for member, numbers in enumerate(population.numbers):
                 self._give_policy(trainings, member, numbers)
-                if not trainings.failed[member] and trainings.each[member].epoch != epoch:
+                own = trainings.each.get(member)
+                if own is not None and not trainings.failed[member] and own.epoch != epoch:
                     raise ValueError(f"member {member} is not at epoch {epoch}")
         self.population, self._trainings = population, trainings
         self.scores, self.epoch, self.passes = scores.cpu().clone(), epoch, Passes(*passes)

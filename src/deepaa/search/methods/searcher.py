@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from deepaa.ops import Row, Space, hash_int
-from deepaa.policy import Policy
+from deepaa.ops import Row, Space, Table, hash_int
+from deepaa.policy import DEFAULTS, IDENTITY, Policy
 from deepaa.train import TrainConfig
 
+T = TypeVar("T")
 MOST_EPOCHS = 100_000
 """Of a training, and of a schedule."""
 TRAINING_COST = 3
@@ -74,7 +76,7 @@ class World(NamedTuple):
     excludes: Callable[[Row], bool]
     """Whether a transformation turns one class into another and may not be used."""
     defaults: Policy
-    """Crop, flip and cutout, as far as they are allowed: runs behind what a method finds."""
+    """Crop, flip and cutout, as far as they are allowed; a setting says where they run."""
     make_model: Callable[[int], nn.Module]
     """A network with fresh weights for a seed, on the device."""
     train: TrainConfig
@@ -133,6 +135,11 @@ class TrialRecord(NamedTuple):
     seconds: float
 
 
+def default_place(config: Any) -> str:
+    """Where a method's settings have the default augmentation; behind what is found if nowhere."""
+    return str(getattr(config, "defaults", DEFAULTS[0]))
+
+
 def seed_for(seed: int, *place: int | str) -> int:
     """A seed for one purpose: the method, the phase and the number of what it is for."""
     for each in place:
@@ -157,6 +164,19 @@ def check_counts(config: Any, **limits: tuple[int, int]) -> None:
             raise ValueError(f"{name} should be at most {most:,}, got {value:,}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """What all methods have a setting for."""
+
+    defaults: str = "after"
+    """Where crop, flip and cutout run: after what is found, before it, or none at all."""
+
+    def __post_init__(self) -> None:
+        """Refuse a place that there is not."""
+        if self.defaults not in DEFAULTS:
+            raise ValueError(f"defaults should be {' or '.join(DEFAULTS)}, got {self.defaults!r}")
+
+
 class Searcher(ABC):
     """A search method: iterate for its records; `policy` is valid at any time.
 
@@ -170,12 +190,20 @@ class Searcher(ABC):
     result: ClassVar[str]
     """What it finds: layers, chains or schedule. The control draws the same at random."""
     Config: ClassVar[type]
-    """Its settings: a frozen dataclass that refuses bad values."""
+    """Its settings: a frozen dataclass that refuses bad values, a `MethodConfig` at best."""
     presets: ClassVar[Mapping[str, Any]]
     """Settings by name: paper, fast and demo at least."""
 
+    shares_work: ClassVar[bool] = False
+    """Whether processes of torchrun divide its networks among them. Each of them then iterates,
+    gives the same records, and has in its `state()` the networks that are its own."""
+
     def __init__(self, world: World, config: Any) -> None:
         """Nothing is trained before the iteration begins."""
+        self.place = default_place(config)
+        """Where the default augmentation runs."""
+        if self.place == "none":
+            world = world._replace(defaults=Policy(Table([IDENTITY])))
         self.world, self.config = world, config
         self.passes = Passes()
         """What went through networks so far."""
@@ -198,6 +226,15 @@ class Searcher(ABC):
         ValueError names the least that the method can do anything with.
         """
 
+    def in_order(self, found: Sequence[T], defaults: Sequence[T]) -> tuple[T, ...]:
+        """What is found and the default augmentation, in the order in which an image meets them."""
+        return (*defaults, *found) if self.place == "before" else (*found, *defaults)
+
+    def whole(self, found: Policy) -> Policy:
+        """What is found with the default augmentation in its place, as networks train with it."""
+        first, second = self.in_order([found], [self.world.defaults])
+        return first.then(second)
+
     @property
     @abstractmethod
     def done(self) -> bool:
@@ -206,7 +243,7 @@ class Searcher(ABC):
     @property
     @abstractmethod
     def policy(self) -> Policy:
-        """The best found so far, with the defaults behind it; the method's prior at the start."""
+        """The best found so far, `whole`; the method's prior at the start."""
 
     @property
     def info(self) -> dict[str, str]:

@@ -17,6 +17,7 @@ from deepaa.runs import part_of
 from deepaa.search.methods.searcher import (
     MOST_EPOCHS,
     Forecast,
+    MethodConfig,
     Needs,
     Passes,
     Searcher,
@@ -29,7 +30,7 @@ from deepaa.search.methods.trainings import Job, Trainings
 
 
 @dataclass(frozen=True)
-class TrainedChoiceConfig:
+class TrainedChoiceConfig(MethodConfig):
     """How the network of each policy is trained."""
 
     epochs: int = 40
@@ -41,19 +42,21 @@ class TrainedChoiceConfig:
 
     def __post_init__(self) -> None:
         """Refuse values without meaning."""
+        super().__post_init__()
         check_counts(self, epochs=(1, MOST_EPOCHS), repeats=(1, 1_000), parallel=(1, 1_000))
 
 
 class TrainedChoice(Searcher):
     """Trains with each policy from scratch; all share seeds, so that luck is the same for each."""
 
+    shares_work = True
     least_epochs = 4
     """Shorter trainings say nothing about a policy."""
 
     def __init__(self, world: World, config: Any) -> None:
         """Nothing is trained before the iteration begins."""
         super().__init__(world, config)
-        self.policies = self.candidates(config, world)
+        self.policies = self.candidates(config, self.world)
         count = len(self.policies) * config.repeats
         self.scores = torch.full((count,), math.nan, dtype=torch.float64)
         """(P repeats,) the accuracy of each training, one policy after the other."""
@@ -120,9 +123,9 @@ class TrainedChoice(Searcher):
 
     @property
     def policy(self) -> Policy:
-        """The policy that is taken by the scores so far, with the defaults behind it."""
+        """The policy that is taken by the scores so far, with the defaults."""
         found = self.taken
-        return self.policies[0 if found is None else found].then(self.world.defaults)
+        return self.whole(self.policies[0 if found is None else found])
 
     @property
     def taken(self) -> int | None:
@@ -156,7 +159,7 @@ class TrainedChoice(Searcher):
             self.epoch += 1
             self.passes = self.passes.plus(sum(each.images for each in records if each))
             is_last = self.epoch == self.config.epochs
-            group = range(self.trained, self.trained + len(self._running.each))
+            group = range(self.trained, self.trained + len(self._running.jobs))
             score = self._measure(group) if is_last else None
             yield self._record(group, score, time.perf_counter() - began)
 
@@ -168,8 +171,7 @@ class TrainedChoice(Searcher):
             policy, repeat = divmod(number, self.config.repeats)
             seed = seed_for(self.world.seed, self.method, "training", repeat)
             fitted = fitted_schedule(self.policies[policy], self.config.epochs)
-            whole = fitted.then(self.world.defaults)
-            jobs.append(Job(self.world.pretrain, whole, self.config.epochs, seed))
+            jobs.append(Job(self.world.pretrain, self.whole(fitted), self.config.epochs, seed))
         return Trainings(self.world, jobs)
 
     def _measure(self, group: range) -> float | None:

@@ -1,4 +1,7 @@
-"""Networks that are trained side by side for a search method, resumable after every epoch."""
+"""Networks that are trained side by side for a search method, resumable after every epoch.
+
+Under torchrun each process trains some of them, and all know how each of them does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from deepaa import distributed
 from deepaa.data import batch_sizes
 from deepaa.policy import Policy
 from deepaa.runs import part_of
@@ -55,7 +59,12 @@ class Trainings:
         """Make the networks, each with the seed of its job."""
         self.world, self.jobs = world, jobs
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}  # networks of a part share a copy
-        self.each = [self._training(job) for job in jobs]
+        self.each = {
+            place: self._training(job)
+            for place, job in enumerate(jobs)
+            if distributed.is_mine(place)
+        }
+        """Those of this process, by the place of their job."""
         self.failed = [False] * len(jobs)
 
     def _training(self, job: Job) -> Training:
@@ -69,42 +78,63 @@ class Trainings:
         training.before_step = self.world.pause
         return training
 
-    @property
-    def done(self) -> bool:
-        """Whether every network has all its epochs, or has failed."""
-        pairs = zip(self.each, self.failed, strict=True)
-        return all(failed or each.epoch >= each.config.epochs for each, failed in pairs)
-
     def train_epoch(self) -> list[EpochRecord | None]:
         """One more epoch of each network; None for those that failed or have no epoch left."""
-        places = [place for place, failed in enumerate(self.failed) if not failed]
-        records: list[EpochRecord | None] = [None] * len(self.each)
+        found = distributed.all_parts(self._train_own)
+        for place, outcome in found.items():
+            self.failed[place] = outcome is None
+        return [found.get(place) for place in range(len(self.jobs))]
+
+    def _train_own(self) -> dict[int, EpochRecord | None]:
+        """By place, for the networks of this process that have an epoch left; None: it failed."""
+        places = [place for place in self.each if not self.failed[place]]
         outcomes = next(train_together([self.each[place] for place in places]), [])
-        for place, outcome in zip(places, outcomes, strict=bool(outcomes)):
-            if isinstance(outcome, EpochRecord):
-                records[place] = outcome
-            elif outcome is not None:
-                self.failed[place] = True
-        return records
+        return {
+            place: outcome if isinstance(outcome, EpochRecord) else None
+            for place, outcome in zip(places, outcomes, strict=bool(outcomes))
+            if outcome is not None
+        }
 
     def accuracies(self, part: Part) -> list[float | None]:
         """The share of a part's images that each network classifies right; None if it failed."""
-        found: list[float | None] = []
-        for each, failed in zip(self.each, self.failed, strict=True):
-            if failed:
-                found.append(None)
-                continue
-            self.world.pause()
-            _, right = image_outcomes(each.model, part.images, part.labels)
-            found.append(right.double().mean().item())
+        found = distributed.all_parts(lambda: self._accuracies_of_own(part))
+        return [found.get(place) for place in range(len(self.jobs))]
+
+    def _accuracies_of_own(self, part: Part) -> dict[int, float]:
+        found = {}
+        for place, each in self.each.items():
+            if not self.failed[place]:
+                self.world.pause()
+                _, right = image_outcomes(each.model, part.images, part.labels)
+                found[place] = right.double().mean().item()
         return found
+
+    def copy(self, sources: Mapping[int, int]) -> None:
+        """Give networks the weights and the momentum of others: by place, the place of its source.
+
+        No source may be a copy itself.
+        """
+        states = self._states({*sources.values()})
+        for place, source in sources.items():
+            if place in self.each:
+                self.each[place].load_state(states[source])
+            self.failed[place] = False
+
+    def _states(self, places: set[int]) -> Mapping[int, Mapping[str, Tensor]]:
+        """The states of some networks, whichever process has them."""
+        own = {place: self.each[place].state() for place in places if place in self.each}
+        if distributed.world_size() == 1:
+            return own
+        return distributed.all_parts(
+            lambda: {place: {k: v.cpu() for k, v in state.items()} for place, state in own.items()}
+        )
 
     # Saving
 
     def state(self) -> dict[str, Tensor]:
-        """Weights and momentum of each network that has not failed, and which have."""
+        """Weights and momentum of each own network that has not failed, and which have."""
         state = {"failed": torch.tensor(self.failed)}
-        for place, each in enumerate(self.each):
+        for place, each in self.each.items():
             if not self.failed[place]:
                 state |= {f"{place}.{name}": value for name, value in each.state().items()}
         return state
@@ -112,9 +142,9 @@ class Trainings:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state."""
         failed = state["failed"]
-        if failed.shape != (len(self.each),) or failed.dtype != torch.bool:
-            raise ValueError(f"failed should be {len(self.each)} truth values")
+        if failed.shape != (len(self.jobs),) or failed.dtype != torch.bool:
+            raise ValueError(f"failed should be {len(self.jobs)} truth values")
         self.failed = failed.tolist()
-        for place, each in enumerate(self.each):
+        for place, each in self.each.items():
             if not self.failed[place]:
                 each.load_state(part_of(dict(state), f"{place}."))
