@@ -249,6 +249,7 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
 def test_without_a_contest_nothing_is_proved(command: Any) -> None:
     _, out, _ = command(*TINY, "--out", "run")
     assert "Nothing is proved" in out
+    assert out.endswith("\ndeepaa contest --policy run/policy.json --data ...\n")  # to be copied
     assert load_policy("run/policy.json").equals(load_policy("run/found.json"))
 
 

@@ -346,7 +346,6 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
         print_contest(proved.contest, out)
         return
     print_use(proved.policy, out / "policy.json")
-    typer.echo(
-        "\nNothing is proved: without a contest nobody knows whether this policy helps. "
-        f"Ask with: deepaa contest --policy {out / 'policy.json'} --data ..."
-    )
+    typer.echo()
+    options.print_line("Nothing is proved: without a contest nobody knows whether it helps. Ask:")
+    typer.echo(f"deepaa contest --policy {out / 'policy.json'} --data ...")
