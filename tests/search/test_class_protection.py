@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from drawn import strokes
 from torch import Tensor
 
 from deepaa import CIFAR, Operation, Policy, SearchConfig, Space
-from deepaa.data import batch_sizes
+from deepaa.data import DataSpec, batch_sizes
 from deepaa.data.load import as_images
 from deepaa.runs import Run, RunError, read_history
+from deepaa.runs.checkpoint import recover
 from deepaa.search import plain_network
-from deepaa.search.contest import ContestConfig
+from deepaa.search.contest import ContestConfig, ContestRequest, ContestRun, open_contest
 from deepaa.search.plain_network import ClassProtection, ProtectionRecord
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.proved import ProvedSearch
@@ -231,3 +235,58 @@ def test_what_was_found_before_is_not_looked_for_again(tmp_path: Path) -> None:
     (kept,) = (each for each in read_history(tmp_path) if each["kind"] == "protection")
     assert kept["untestable"] == ["level"]
     assert isinstance(search.policy, Policy)
+
+
+# In a contest without a search
+
+
+def whole_contest(folder: Path, name: str, stops_after: int | None = None) -> ContestRun:
+    """A contest of the strokes, or as far as it comes until it was asked so often to stop."""
+    path = folder / "strokes.npz"
+    images, labels = strokes(330, 0)
+    np.savez(path, x=images.numpy(), y=labels.numpy())
+    settings = ("batch=16",)
+    request = ContestRequest(
+        DataSpec(str(path)),
+        usual=False,
+        model="small",
+        changes=settings,
+        contest=ContestConfig(14_000, 2),
+    )
+    asked = itertools.count()
+
+    def stop() -> bool:
+        return stops_after is not None and next(asked) >= stops_after
+
+    begun = open_contest(
+        request, folder / name, device=torch.device("cpu"), checkpoint_seconds=1e6, stop=stop
+    )
+    with begun as run:
+        list(run)
+    return run
+
+
+def test_a_contest_that_is_stopped_while_it_looks_goes_on_from_the_epoch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = whole_contest(tmp_path, "whole")
+    protected = json.loads((tmp_path / "whole/protection.json").read_text())
+    assert "rotate" in {each["operation"] for each in protected["changed"]}
+    assert "left out: rotate" in capsys.readouterr().err
+    for stops_after, epoch in ((0, None), (60, 7), (30, 10)):  # of 8 steps each
+        part = whole_contest(tmp_path, "parts", stops_after)
+        assert part.stopped
+        assert part.unprotected is not None
+        assert not (tmp_path / "parts/protection.json").exists()
+        saved = recover(tmp_path / "parts")
+        found = None if saved is None else int(saved.tensors["training.epoch"])
+        assert found == epoch
+    last = whole_contest(tmp_path, "parts")
+    assert last.unprotected is None
+    again = json.loads((tmp_path / "parts/protection.json").read_text())
+    assert again | {"seconds": 0} == protected | {"seconds": 0}
+    assert last.document == whole.document
+    # whatever the state is of: once it is known, nobody looks again
+    assert whole_contest(tmp_path, "parts").document == whole.document
+    with (tmp_path / "parts/protection.json").open() as file:
+        assert json.load(file) == again

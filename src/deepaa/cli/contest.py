@@ -123,11 +123,11 @@ def contest(
         line.clear()
         if world_size() > 1:
             raise ValueError("deepaa contest runs in one process, not under torchrun")
-        options.print_facts(contest_forecast(opened.contest), err=not dry_run)
+        options.print_facts(contest_forecast(opened), err=not dry_run)
         if dry_run:
             return
         with stop:
-            follow(opened, ContestProgress(opened.contest), stop)
+            follow(opened, ContestProgress(opened), stop)
         print_contest(opened, out)
 
 

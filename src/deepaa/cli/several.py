@@ -210,9 +210,9 @@ def _judged(
         **options,
     )
     with begun as opened:
-        plan = contest_forecast(opened.contest)
+        plan = contest_forecast(opened)
         notify(f"contest: {plan['contest']}, {plan['time']}")
-        follow(opened, ContestProgress(opened.contest), stop)
+        follow(opened, ContestProgress(opened), stop)
         print_contest(opened, out / CONTEST)
         held, table = opened.contest.plan, opened.contest.table
     names = {row.method: short_name(files[row.method]) for row in rows}

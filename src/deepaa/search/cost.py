@@ -12,7 +12,7 @@ from deepaa.data import weaknesses
 from deepaa.files import plural
 from deepaa.models import frozen_copy
 from deepaa.runs import duration
-from deepaa.search.contest import Contest, LengthPlan
+from deepaa.search.contest import ContestRun, LengthPlan
 from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
 from deepaa.search.methods import TRAINING_COST
 from deepaa.search.plain_network import protection_of
@@ -162,14 +162,18 @@ def rounded(number: float) -> int:
     return int(float(f"{number:.1e}"))
 
 
-def contest_forecast(contest: Contest) -> dict[str, str]:
+def contest_forecast(run: ContestRun) -> dict[str, str]:
     """What a contest without a search would do and what it would cost."""
+    contest = run.contest
     plan, network, images = contest.plan, contest.network, contest.images
     assert isinstance(plan, LengthPlan)
     model = network.make(0).to(network.device)
     some, labels = (part[:256].to(network.device) for part in images.data[:2])
     each = seconds_per_pass(frozen_copy(model), some, labels)
-    seconds = plan.most_passes() * each
+    looking = 0 if run.unprotected is None else run.unprotected.looking.most_passes
+    protecting, judging = looking // TRAINING_COST * each, plan.most_passes() * each
+    seconds = protecting + judging
+    parts = f": class protection {duration(protecting)}, contest {duration(judging)}"
     judges = f"{len(images.chooses):,} judge"
     if len(images.parts) > 1:
         judges = f"all judge once, in {len(images.parts)} folds"
@@ -179,7 +183,7 @@ def contest_forecast(contest: Contest) -> dict[str, str]:
         "data": f"{images.data.name}: {count} of {shape}, {judges}",
         "network": f"{network.name} on {network.device}",
         "contest": plan_text(plan),
-        "time": f"at most about {duration(seconds)} on this machine",
+        "time": f"at most about {duration(seconds)} on this machine{parts if looking else ''}",
     }
     if weak := weaknesses(images.data.labels, images.data.class_names):
         lines["warning"] = "; ".join(weak)

@@ -37,7 +37,7 @@ class SearchProgress:
         if isinstance(record, ContestEpoch | ContestEntry):
             if self.contest is None:
                 assert self.proved.contest is not None
-                self.contest = ContestProgress(self.proved.contest.contest, self.line)
+                self.contest = ContestProgress(self.proved.contest, self.line)
             self.contest(record)
         elif isinstance(record, LayerRecord):
             self.passes = record.passes

@@ -5,17 +5,42 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from deepaa.runs import CONTEST, POLICY, ProgressLine, Run, StopAskedError, checks_state, duration
+from deepaa.runs import (
+    CONTEST,
+    POLICY,
+    ProgressLine,
+    Run,
+    StopAskedError,
+    checks_state,
+    duration,
+    notify,
+)
 from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
 from deepaa.search.contest.result import ContestResult, contest_result, document
 from deepaa.search.contest.run import Contest, ContestEntry, ContestEpoch, ContestRecord
+from deepaa.search.plain_network import LOOKING, ClassProtection
+from deepaa.search.protection import Protection
 
-PHASE = "contest"
+PHASE, PROTECTING = "contest", "protection"
 """Where a run is, as its state says."""
+PROTECTION = "protection.json"
+"""The file that keeps what turns one class into another, once that is known."""
+
+
+class Unprotected(NamedTuple):
+    """Class protection that comes before a contest without a search."""
+
+    looking: ClassProtection
+    contest: Callable[[Protection], tuple[Contest, dict[str, Any]]]
+    """The contest without what turns one class into another, and its facts."""
+    state: Mapping[str, Tensor]
+    """Where the looking was stopped; empty if it was not."""
+    show: Callable[[str], None]
+    """Is told what is done, in words for a person."""
 
 
 class ContestRun:
@@ -31,6 +56,7 @@ class ContestRun:
         more_state: Mapping[str, Tensor] | None = None,
         checkpoint_seconds: float = 60.0,
         stop: Callable[[], bool] = lambda: False,
+        unprotected: Unprotected | None = None,
     ) -> None:
         """Go on from a state if there is one.
 
@@ -39,8 +65,12 @@ class ContestRun:
             run: Where everything goes; None keeps nothing.
             more_state: What is saved beside the contest's own state.
             stop: Asked often; once it says yes, the iteration saves and ends as `stopped`.
+            unprotected: What is to be done before; `contest` is as if nothing were left out.
         """
         self.contest, self.facts, self.run = contest, facts, run
+        self.unprotected = unprotected
+        """None once it is known what turns one class into another."""
+        self._held: dict[str, Tensor] = {}  # of the looking, after the newest epoch
         self.more_state = more_state or {}
         self.stopped, self._stop = False, stop
         self.checkpoint_seconds, self._saved = checkpoint_seconds, time.monotonic()
@@ -52,6 +82,8 @@ class ContestRun:
     def __iter__(self) -> Iterator[ContestRecord]:
         """Train what is left to train, and write the winner."""
         try:
+            if self.unprotected is not None:
+                self._protect(self.unprotected)
             for record in self.contest:
                 self._log(record)
                 is_epoch = isinstance(record, ContestEpoch)
@@ -66,6 +98,32 @@ class ContestRun:
         self.save()
         if self.run is not None:
             self.result.policy.save(self.run.folder / POLICY)
+
+    def _protect(self, before: Unprotected) -> None:
+        """Look for what turns one class into another, and leave it out."""
+        looking = before.looking
+        if before.state:
+            looking.load_state(before.state, self.run)
+            self._held = dict(before.state)
+        looking.before_step, looking.keep = self._check_stop, self._hold
+        looking.show = before.show
+        before.show(LOOKING)
+        record = looking.find()
+        before.show("")
+        for line in record.lines:
+            notify(line)
+        self.contest, self.facts = before.contest(record.protection)
+        self.contest.before_step = self._check_stop
+        self.unprotected = None
+        if self.run is not None:
+            self.run.write_json(PROTECTION, record._asdict())
+
+    def _hold(self) -> None:
+        """Keep where the looking is, and have it on disk now and then."""
+        assert self.unprotected is not None
+        self._held = self.unprotected.looking.state()
+        if time.monotonic() - self._saved >= self.checkpoint_seconds:
+            self.save()
 
     @cached_property
     def result(self) -> ContestResult:
@@ -82,7 +140,10 @@ class ContestRun:
 
     def save(self) -> None:
         """Have the state and what is known so far on disk."""
-        if self.run is not None:
+        if self.run is not None and self.unprotected is not None:
+            if self._held:
+                self.run.save(self._held, {"phase": PROTECTING})
+        elif self.run is not None:
             self.run.save({**self.contest.state(), **self.more_state}, {"phase": PHASE})
             self.run.write_json(CONTEST, self.document)
         self._saved = time.monotonic()
@@ -101,15 +162,15 @@ class ContestRun:
 class ContestProgress:
     """Shows the records of a contest on stderr: call it with each."""
 
-    def __init__(self, contest: Contest, line: ProgressLine | None = None) -> None:
+    def __init__(self, run: ContestRun, line: ProgressLine | None = None) -> None:
         """Nothing is shown before the first record."""
-        self.contest, self.line = contest, line or ProgressLine()
-        self._began, self._first = time.monotonic(), contest.passes
+        self.run, self.line = run, line or ProgressLine()
+        self._began, self._first = time.monotonic(), run.contest.passes
         self._most: int | None = None  # until the next training is judged
 
     def __call__(self, record: ContestRecord) -> None:
         """Show one record; a judged candidate stays on the screen."""
-        title = self.contest.candidates[record.candidate].title
+        title = self.run.contest.candidates[record.candidate].title
         if isinstance(record, ContestEntry):
             self._most = None
             proof = " (proof)" if record.seed >= FIRST_FRESH_SEED else ""
@@ -123,12 +184,13 @@ class ContestProgress:
 
     def _left(self) -> str:
         """The time that the rest takes at most."""
-        plan, passes = self.contest.plan, self.contest.passes
+        contest = self.run.contest
+        plan, passes = contest.plan, contest.passes
         seconds = time.monotonic() - self._began
         if not isinstance(plan, LengthPlan) or passes == self._first:
             return "?"
         if self._most is None:
-            self._most = plan.most_passes(self.contest.table)
+            self._most = plan.most_passes(contest.table)
         left = max(0, self._most - passes)
         return duration(left * seconds / (passes - self._first))
 

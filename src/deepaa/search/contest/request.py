@@ -19,22 +19,17 @@ from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
 from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
 from deepaa.search.contest.candidates import Candidate, all_candidates, protected_away
 from deepaa.search.contest.judged import JudgedImages
-from deepaa.search.contest.keep import ContestRun
+from deepaa.search.contest.keep import PHASE, PROTECTING, PROTECTION, ContestRun, Unprotected
 from deepaa.search.contest.plan import ContestConfig, LengthPlan
 from deepaa.search.contest.run import Contest, Network
-from deepaa.search.plain_network import (
-    LOOKING,
-    ClassProtection,
-    ProtectionRecord,
-    rows_to_test,
-)
+from deepaa.search.plain_network import ClassProtection, ProtectionRecord, rows_to_test
 from deepaa.search.protection import Protection
 from deepaa.train import TrainConfig, device_settings, policy_hash
 
 KIND = "contest"
 """Of the run, in its config.json."""
-PROTECTION, PROTECTION_EPOCHS = "protection.json", 20
-"""The file that keeps what turns one class into another, and epochs of the network that tells."""
+PROTECTION_EPOCHS = 20
+"""Of the network that tells what turns one class into another."""
 
 
 class Searched(NamedTuple):
@@ -156,20 +151,34 @@ def open_contest(
     run = None
     if out is not None and not dry_run:
         run = Run(out, _identity(request, everybody, data, network))
-    with run or nullcontext():
-        protection = Protection()
-        if request.protect and not dry_run:
-            known = None if searched is None else searched.protection
-            protection = _protection(images, network, run, show, known)
+
+    def contest_without(protection: Protection) -> tuple[Contest, dict[str, Any]]:
         candidates = request.candidates(space, protection.excludes)
+        away = protected_away(everybody, candidates)
+        plan = _plan(request, candidates, images, network)
+        contest = Contest(candidates, images, network, plan)
+        return contest, contest_facts(images, network, protection, away)
+
+    with run or nullcontext():
         saved = None if run is None else run.latest()
+        phase = None if saved is None else saved.position.get("phase")
+        state = {} if saved is None else saved.tensors
+        protection, before = Protection(), None
+        if request.protect:
+            known = None if searched is None else searched.protection
+            record = _known(run, known)
+            if record is not None:
+                protection = record.protection
+            else:
+                begun = state if phase == PROTECTING else {}
+                before = Unprotected(_looking(images, network), contest_without, begun, show)
         yield ContestRun(
-            Contest(candidates, images, network, _plan(request, candidates, images, network)),
-            contest_facts(images, network, protection, protected_away(everybody, candidates)),
+            *contest_without(protection),
             run=run,
-            state=None if saved is None else saved.tensors,
+            state=state if phase == PHASE else None,
             checkpoint_seconds=checkpoint_seconds,
             stop=stop,
+            unprotected=before,
         )
 
 
@@ -187,35 +196,27 @@ def _plan(
     )
 
 
-def _protection(
-    images: JudgedImages,
-    network: Network,
-    run: Run | None,
-    show: Callable[[str], None],
-    known: ProtectionRecord | None,
-) -> Protection:
-    """What turns one class into another, by a network that is trained for this; a run keeps it."""
+def _known(run: Run | None, known: ProtectionRecord | None) -> ProtectionRecord | None:
+    """What is known to turn one class into another, from searches or earlier; a run keeps it."""
     path = None if run is None else run.folder / PROTECTION
     if known is not None:
         if run is not None:
             run.write_json(PROTECTION, known._asdict())
-        return known.protection
-    if path is not None and path.exists():
-        record = ProtectionRecord.from_json(read_json(path), path)
-    else:
-        show(LOOKING)
-        part = images.parts[0].train  # by class in any order, so cut in two by turns
-        steps = network.config.stretched(PROTECTION_EPOCHS)
-        halves = part[0::2], part[1::2]
-        rows = rows_to_test(images.data)
-        looking = ClassProtection(images.data, halves, network.name, steps, network.device, rows)
-        record = looking.find()
-        if run is not None:
-            run.write_json(PROTECTION, record._asdict())
-        show("")
+        return known
+    if path is None or not path.exists():
+        return None
+    record = ProtectionRecord.from_json(read_json(path), path)
     for line in record.lines:
         notify(line)
-    return record.protection
+    return record
+
+
+def _looking(images: JudgedImages, network: Network) -> ClassProtection:
+    """What looks for operations that turn one class into another, by a network of its own."""
+    part = images.parts[0].train  # by class in any order, so cut in two by turns
+    steps = network.config.stretched(PROTECTION_EPOCHS)
+    halves, rows = (part[0::2], part[1::2]), rows_to_test(images.data)
+    return ClassProtection(images.data, halves, network.name, steps, network.device, rows)
 
 
 def contest_facts(
