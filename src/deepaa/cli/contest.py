@@ -164,7 +164,8 @@ def print_contest(run: ContestRun, out: Path) -> None:
 def print_use(policy: Policy, path: Path) -> None:
     """Print how a policy is used, and what it takes the place of."""
     from deepaa.policy import own_advice
+    from deepaa.runs import print_line
 
     if any(name != "identity" and uses for name, uses in policy.expected_uses().items()):
         typer.echo(f"\n{USE.format(path=str(path))}")
-        options.print_line(f"{own_advice(policy)} Resize first, normalise after.")
+        print_line(f"{own_advice(policy)} Resize first, normalise after.")

@@ -108,6 +108,7 @@ def preview(
     from deepaa.data import load_images
     from deepaa.files import plural
     from deepaa.report import preview_grid
+    from deepaa.runs import print_line
 
     _check_picture(out, "--out")
     loaded = _load(policy, operations)
@@ -127,7 +128,7 @@ def preview(
     if strengths != (1.0,):
         listed = ", ".join(f"{s:g}" for s in strengths)
         each += f" at strength{'s' if len(strengths) > 1 else ''} {listed}"
-    options.print_line(f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {each}")
+    print_line(f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {each}")
 
 
 def compare(
@@ -269,6 +270,7 @@ def convert(
         raise ValueError(f"--strength should be in 0..1, got {strength:g}")
     from deepaa.export import LEAST, export_policy, pipeline_source
     from deepaa.files import plural
+    from deepaa.runs import print_line
 
     loaded = _load(source, operations)
     written = loaded.symmetric() if symmetric else loaded
@@ -287,9 +289,9 @@ def convert(
         left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
         layers = plural(done.layers, "layer")
         wrote = f"{to}, {layers}, {plural(done.rows, 'transformation')} in all{left_out}"
-    options.print_line(f"read {source}: {_size_of(loaded)}")
+    print_line(f"read {source}: {_size_of(loaded)}")
     told = ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
-    options.print_line(told)
+    print_line(told)
 
 
 def _strengths(text: str) -> tuple[float, ...]:

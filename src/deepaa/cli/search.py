@@ -326,7 +326,7 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
     """Print what was found and what the contest says, where all is, and how to use it."""
     from deepaa.cli.contest import print_contest, print_use
     from deepaa.report import png_bytes, policy_lines, policy_table, preview_grid
-    from deepaa.runs import write_file
+    from deepaa.runs import print_line, write_file
 
     search, found = proved.search, out / "found.json"
     console = options.plain_console()
@@ -347,5 +347,5 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
         return
     print_use(proved.policy, out / "policy.json")
     typer.echo()
-    options.print_line("Nothing is proved: without a contest nobody knows whether it helps. Ask:")
+    print_line("Nothing is proved: without a contest nobody knows whether it helps. Ask:")
     typer.echo(f"deepaa contest --policy {out / 'policy.json'} --data ...")

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import typer
 
-from deepaa.cli.options import named_again, print_facts, print_line
+from deepaa.cli.options import named_again, print_facts
 from deepaa.data import StreamedImages, batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.files import plural
@@ -25,6 +25,7 @@ from deepaa.runs import (
     check_folder,
     duration,
     notify,
+    print_line,
     stored,
 )
 from deepaa.train import (

@@ -28,6 +28,7 @@ from deepaa.runs.process import (
     is_in_use as is_in_use,
     is_interactive as is_interactive,
     notify as notify,
+    print_line as print_line,
 )
 from deepaa.runs.run import (
     CONFIG as CONFIG,

@@ -333,6 +333,13 @@ def notify(text: str) -> None:
     _show("".join(f"{in_terminal(line)}\n" for line in lines))
 
 
+def print_line(text: str) -> None:
+    """Print one line on stdout; a terminal gets no broken words."""
+    is_terminal = sys.stdout.isatty()
+    line = in_columns(text, columns_of(sys.stdout), "  ") if is_terminal else text
+    sys.stdout.write(f"{line}\n")
+
+
 def in_terminal(line: str) -> str:
     """A line for stderr, with breaks between words where that is a terminal."""
     return in_columns(line, columns_of(sys.stderr), "  ") if sys.stderr.isatty() else line
