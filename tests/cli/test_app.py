@@ -21,6 +21,7 @@ from processes import lines_shown, open_terminal, read_terminal
 
 import deepaa
 from deepaa.cli import app as cli, doctor
+from deepaa.cli.contest import print_use
 from deepaa.data import load_images
 from deepaa.ops.apply import apply_batch
 from deepaa.ops.rng import sample_keys
@@ -647,3 +648,29 @@ def test_an_error_in_a_terminal_has_no_broken_words() -> None:
     assert all(line.startswith("  ") for line in lines[1:])
     whole = {word for line in lines for word in line.split()}
     assert {"a-policy-that-nobody-has-written-down:", "trivialaugment-wide,"} <= whole
+
+
+def test_a_line_of_a_result_in_a_terminal_has_no_broken_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["convert", "trivialaugment-wide", "copied.json"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 40
+    assert "over" in [word for line in lines for word in line.split()]
+
+
+def test_advice_fits_a_terminal_and_code_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    place = Path("a-long-folder-of-runs") / ("of-a-day-" * 8) / "policy.json"
+    print_use(load_policy("trivialaugment"), place)
+    lines = capsys.readouterr().out.splitlines()
+    assert f"    augment = DeepAutoAugment({str(place)!r})" in lines
+    assert lines[-1].endswith("normalise after.")
+    assert max(len(line) for line in lines if "DeepAutoAugment(" not in line) <= 80

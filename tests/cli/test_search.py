@@ -249,6 +249,7 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
 def test_without_a_contest_nothing_is_proved(command: Any) -> None:
     _, out, _ = command(*TINY, "--out", "run")
     assert "Nothing is proved" in out
+    assert out.endswith("\ndeepaa contest --policy run/policy.json --data ...\n")  # to be copied
     assert load_policy("run/policy.json").equals(load_policy("run/found.json"))
 
 
@@ -262,6 +263,8 @@ def test_too_few_images_for_a_search(command: Any, folder: Path) -> None:
     assert code == 0, err
     assert "200 images are too few for a search (1,000 or more)" in err
     assert "layer 1" not in err
+    assert re.search(r"^policy +run/policy.json$", out, re.M)
+    assert "found.json" not in out  # nothing was searched
     content = json.loads((folder / "run/contest.json").read_text())
     assert {row["kind"] for row in content["candidates"]} == {"named"}
     assert content["data"]["judge"]["folds"] == 5

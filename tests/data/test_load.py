@@ -18,7 +18,7 @@ import pytest
 import torch
 from blobs import blobs
 from PIL import Image
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from torchvision import datasets
 
 import deepaa
@@ -215,6 +215,7 @@ def test_images_of_different_sizes_and_kinds():
         ((torch.zeros(3, 4, 4), 1), r"Items\[1\] .*uint8 tensor"),
         ((torch.zeros(4, 4, 4, dtype=torch.uint8), 1), r"Items\[1\] .*\(4, 4, 4\)"),
         (Image.new("RGB", (4, 4)), r"Items\[1\] cannot be read as an image and a label"),
+        ({"image": Image.new("RGB", (4, 4)), "label": 1}, r"Items\[1\] .* dict with image, label"),
         ((Image.new("RGB", (4, 4)), -3), r"\[1\] = -3"),
         ((Image.new("RGB", (4, 4)), 0), "only one class"),
         ((Image.new("RGB", (4, 4)), 2), "1 of 3 classes have no image: 1; labels should"),
@@ -223,6 +224,25 @@ def test_images_of_different_sizes_and_kinds():
 def test_samples_that_are_not_labelled_images(item, message):
     with pytest.raises(ValueError, match=message):
         as_images(Items([(Image.new("RGB", (4, 4)), 0), item]))
+
+
+def test_a_part_of_a_data_set_has_its_class_names():
+    items = Items([(Image.new("RGB", (4, 4)), i % 2) for i in range(8)], ["cat", "dog"])
+    part = Subset(Subset(items, range(6)), range(4))
+    assert as_images(part).class_names == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        ([Image.new("RGB", (4, 4))] * 4, [0, 1] * 2, r"images .*, got a list of Image; what is no"),
+        (noise(4, 8, 8, 3), ["a", "b"] * 2, r"labels .* integers \(N,\), got a list of str$"),
+        (noise(4, 8, 8, 3), [0, 1] * 2, r"got \(4, 8, 8, 3\); channels come before height"),
+    ],
+)
+def test_images_and_labels_that_are_no_tensors(images, labels, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        as_images((images, labels))
 
 
 @pytest.mark.parametrize("name", DATASETS)

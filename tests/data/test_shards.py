@@ -201,6 +201,15 @@ def test_labels_may_be_texts_or_keys(tmp_path):
     assert read(tmp_path, keys, groups=r"([012])\.png").groups.tolist() == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_key_that_only_has_the_name_of_groups(tmp_path):
+    files = {}
+    for i in range(6):
+        files[f"{i}.png"] = png(40 * i)
+        files[f"{i}.json"] = json.dumps({"label": i % 2, "group": i // 2}).encode()
+    assert read(tmp_path, files).groups.tolist() == [0, 0, 1, 1, 2, 2]
+    assert read(tmp_path, files, columns="group=").groups is None
+
+
 def test_numbers_may_have_gaps(tmp_path):
     changed = {f"{i}.cls": b"107" for i in (0, 2, 4)}
     assert read(tmp_path, pets(**changed)).class_names == ("1", "107")

@@ -125,6 +125,21 @@ def test_columns_can_be_said(pets):
     assert "columns" not in DataSpec("t.csv").to_json()
 
 
+def test_columns_that_only_have_such_a_name(pets):
+    """A part of a body is no part of the data, and groups of ages do not belong together."""
+    rows = [(*row, ("arm", "leg")[i % 2], i // 2) for i, row in enumerate(ROWS)]
+    with pytest.raises(ValueError, match=r"row 2: split arm; expected .*: --columns split= "):
+        read(pets, "path,label,part,group", rows)
+    found = read(pets, "path,label,part,group", rows, columns="split=")
+    assert (len(found.labels), found.groups.tolist()) == (6, [0, 0, 1, 1, 2, 2])
+    found = read(pets, "path,label,part,group", rows, columns="split=,group=")
+    assert found.groups is None
+    assert (
+        read(pets, "path,label,part,group", rows, columns="split=", groups="part").groups
+        is not None
+    )
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [

@@ -102,6 +102,6 @@ def test_embedded_images_stand_in_for_those_that_are_gone(tmp_path: Path) -> Non
     embedded = load_class_images(DataSpec())
     assert found.images is not None
     assert found.images.groups[0][0] == embedded.groups[0][0] == "airplane"
-    assert "those of the search cannot be read. (" in found.note
+    assert "those of the run cannot be read. (" in found.note
     assert "gone" in found.note
     assert find_classes({"source": {"data": None}}).note == ""  # the page says it already

@@ -417,6 +417,7 @@ def test_no_augmentation_may_win(command: Command, run: Path) -> None:
         "This policy changes nothing: train without augmentation",
     ):
         assert words in page.text.replace("\xa0", " "), words
+    assert "Resize first" not in page.text  # nothing is to be used, and nothing beside it
     assert "operations" not in page.figures
     assert "found-operations" in page.figures
 

@@ -77,6 +77,17 @@ def test_costs() -> None:
     assert cost_table([]) == []
 
 
+def test_class_protection_is_a_part_of_the_cost() -> None:
+    protection = {"kind": "protection", "changed": [], "untestable": [], "classes": 2}
+    protection |= {"seconds": 30.0, "passes": 900}  # forward; a pass of the others is also back
+    table = cost_table((EPOCH, protection, step(1, 1), layer(1)))
+    assert table[1] == ("class protection", 0, 300, 30.0)
+    assert table[-1] == ("all", 0, 1000 + 300 + 150, 4.0 + 30.0 + 2.5)
+    trial = {"kind": "trial", "index": 1, "of": 1, "unit": "trial", "best": 0.5, "summary": ""}
+    trial |= {"passes": 600, "seconds": 9.0}
+    assert cost_table((protection, trial))[0] == ("class protection", 0, 900, 30.0)
+
+
 @pytest.mark.parametrize(
     ("status", "search", "records", "text"),
     [

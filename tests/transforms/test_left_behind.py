@@ -43,6 +43,28 @@ def warned(transform: DeepAutoAugment, sample: Any) -> list[str]:
     return [str(w.message) for w in caught]
 
 
+@pytest.mark.parametrize("form", ["array", "tensor", "batch", "lists"])
+def test_a_mask_before_the_image_is_not_taken_for_it(form: str) -> None:
+    """The first array or tensor is the image: the mask got colours, and the image nothing."""
+    image, mask = noise(3, 16, 24), noise(1, 16, 24)
+    if form == "array":
+        sample = {"mask": mask[0].numpy(), "image": image.permute(1, 2, 0).numpy()}
+    elif form == "lists":
+        sample = {"mask": [mask, mask], "image": [image, image]}
+    else:
+        several = (4, 1, 1, 1) if form == "batch" else (1, 1, 1)
+        sample = {"mask": mask.repeat(several), "image": image.repeat(several)}
+    transform = DeepAutoAugment(POLICY)
+    with pytest.raises(TypeError, match=r"'mask' in this sample is a plain .* and comes first, so"):
+        transform(sample)
+    with pytest.raises(TypeError, match="'keypoints' in this sample is a plain Tensor and comes"):
+        transform({"keypoints": torch.zeros(5, 17, 2), "image": image})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert transform({"mask": mask})["mask"].shape == mask.shape  # nothing else is there
+        transform(dict(reversed(sample.items())))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [

@@ -305,6 +305,7 @@ NAN = float("nan")
             r"box 0, \[30.0, 1.0, 40.0, 2.0\] in XYXY, lies outside",
         ),
         ((IMAGE, boxes([1, 1, 2, 2], [5, 1, 4, 2])), r"box 1, .*ends before it begins"),
+        ((IMAGE, boxes(*[[1, 1, 2, 2, 7]] * 4)), "a box in XYXY has 4 numbers, got 5"),
         ((IMAGE, boxes([1, 1, NAN, 2])), "BoundingBoxes should have finite coordinates, got nan"),
         ((IMAGE, points([1, NAN])), "KeyPoints should have finite coordinates, got nan"),
         ((IMAGE, boxes([1, 1, 2, 2], size=(24, 16))), r"canvas_size \(24, 16\).*image is 16 x 24"),

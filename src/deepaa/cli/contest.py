@@ -21,8 +21,7 @@ Use it:
     from deepaa import DeepAutoAugment
     augment = DeepAutoAugment({path!r})
     images = augment(images)  # PIL, numpy, or uint8 (N, C, H, W) on CPU or CUDA
-
-{own} Resize first, normalise after."""
+"""
 
 
 def contest(
@@ -167,4 +166,5 @@ def print_use(policy: Policy, path: Path) -> None:
     from deepaa.policy import own_advice
 
     if any(name != "identity" and uses for name, uses in policy.expected_uses().items()):
-        typer.echo(f"\n{USE.format(path=str(path), own=own_advice(policy))}")
+        typer.echo(f"\n{USE.format(path=str(path))}")
+        options.print_line(f"{own_advice(policy)} Resize first, normalise after.")

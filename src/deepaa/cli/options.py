@@ -230,3 +230,11 @@ def print_json(content: Any) -> None:
     from deepaa.report import as_dict
 
     typer.echo(json.dumps(as_dict(content), indent=2, allow_nan=False))
+
+
+def print_line(text: str) -> None:
+    """Print a line on stdout; a terminal gets no broken words."""
+    from deepaa.files import columns_of, in_columns
+
+    is_terminal = sys.stdout.isatty()
+    typer.echo(in_columns(text, columns_of(sys.stdout), "  ") if is_terminal else text)

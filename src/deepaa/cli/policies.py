@@ -127,7 +127,7 @@ def preview(
     if strengths != (1.0,):
         listed = ", ".join(f"{s:g}" for s in strengths)
         each += f" at strength{'s' if len(strengths) > 1 else ''} {listed}"
-    typer.echo(f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {each}")
+    options.print_line(f"wrote {out}: {plural(n, 'image')} of {width} x {height}, {each}")
 
 
 def compare(
@@ -287,10 +287,9 @@ def convert(
         left_out = f"; {done.left_out} of at most {LEAST:g} left out" if done.left_out else ""
         layers = plural(done.layers, "layer")
         wrote = f"{to}, {layers}, {plural(done.rows, 'transformation')} in all{left_out}"
-    typer.echo(f"read {source}: {_size_of(loaded)}")
-    typer.echo(
-        ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
-    )
+    options.print_line(f"read {source}: {_size_of(loaded)}")
+    told = ", ".join((f"wrote {out}: {wrote}", *(name for name, made in changes.items() if made)))
+    options.print_line(told)
 
 
 def _strengths(text: str) -> tuple[float, ...]:

@@ -110,8 +110,9 @@ def report(
     def write(subject: Subject) -> int:
         """Write the page and return its size in bytes; its example images are read once."""
         nonlocal originals, by_class
-        if originals is None and subject.policy is not None:
-            if data is None and (named := reports.named_images(subject.config)) is not None:
+        if originals is None and reports.draws_images(subject, shown):
+            config = subject.config_of_images
+            if data is None and (named := reports.named_images(config)) is not None:
                 notify(f"examples are images of {named}, as the run says; --data takes others")
             originals = reports.originals_of(subject, shown)
             by_class = reports.classes_of(subject, shown)

@@ -337,15 +337,15 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
             console.print(line)
     images, picture = search.data.images[search.splits.search[:8]], out / "preview.png"
     write_file(picture, png_bytes(preview_grid(images, proved.policy, title="policy")))
-    typer.echo(
-        f"\npolicy   {out / 'policy.json'}\nfound    {found}\npreview  {picture}\n"
-        f"history  {out / 'history.jsonl'}\na page   deepaa report {out}"
-    )
+    files: dict[str, object] = {"policy": out / "policy.json", "found": found, "preview": picture}
+    files |= {"history": out / "history.jsonl", "a page": f"deepaa report {out}"}
+    if not proved.is_searched:  # so nothing was found
+        del files["found"]
+    typer.echo("\n" + "\n".join(f"{name:8} {place}" for name, place in files.items()))
     if proved.contest is not None:
         print_contest(proved.contest, out)
         return
     print_use(proved.policy, out / "policy.json")
-    typer.echo(
-        "\nNothing is proved: without a contest nobody knows whether this policy helps. "
-        f"Ask with: deepaa contest --policy {out / 'policy.json'} --data ..."
-    )
+    typer.echo()
+    options.print_line("Nothing is proved: without a contest nobody knows whether it helps. Ask:")
+    typer.echo(f"deepaa contest --policy {out / 'policy.json'} --data ...")

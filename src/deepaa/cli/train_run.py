@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import typer
 
-from deepaa.cli.options import named_again, print_facts
+from deepaa.cli.options import named_again, print_facts, print_line
 from deepaa.data import StreamedImages, batch_sizes
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.files import plural
@@ -255,8 +255,9 @@ def _print_results(trainings: Mapping[str, TrainingRun], others: Sequence[Path],
     alone = trainings.get("")
     least = _print_runs(trainings, others, out) if alone is None else _print_seeds(alone, out)
     if 0 < least < ENOUGH:
-        typer.echo(
-            f"\nSeeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
+        typer.echo()
+        print_line(
+            f"Seeds alone move such figures: under {ENOUGH} seeds of each, no policy should be "
             "called better than another."
         )
 

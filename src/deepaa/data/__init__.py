@@ -36,6 +36,7 @@ from deepaa.data.some_classes import (
     ClassImages as ClassImages,
     UnknownClassError as UnknownClassError,
     load_class_images as load_class_images,
+    load_training_images as load_training_images,
 )
 from deepaa.data.sources import (
     absolute_root as absolute_root,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image as PilImage
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 
 from deepaa.data.image_file import Pixels, shown, to_rgb
 from deepaa.data.image_stack import ImageStack, check_memory, stacked, told
@@ -236,7 +236,10 @@ def read_items(dataset: Any, name: str, size: int | None = None, side: int | Non
 
 def _item(dataset: Any, i: int, name: str) -> tuple[Pixels, int]:
     try:
-        image, label = dataset[i]
+        item = dataset[i]
+        if isinstance(item, Mapping):
+            raise TypeError(f"it is a {type(item).__name__} with {listed([*map(str, item)])}")
+        image, label = item
     except Exception as error:  # a damaged file raises whatever Pillow's parsing happens to hit
         raise ValueError(f"{name}[{i}] cannot be read as an image and a label: {error}") from error
     try:
@@ -262,7 +265,10 @@ def _pixels(image: Any) -> Pixels:
 def _class_names(dataset: Any, labels: Tensor) -> tuple[str, ...]:
     """The names that the data set gives its classes, or their numbers."""
     count = check_labels(labels) if len(labels) else 0
-    names = getattr(dataset, "classes", None)
+    inner, names = dataset, getattr(dataset, "classes", None)
+    while names is None and isinstance(inner, Subset):
+        inner = inner.dataset
+        names = getattr(inner, "classes", None)
     if not isinstance(names, (list, tuple)) or len(names) < count:
         return tuple(str(c) for c in range(count))
     # torchvision's ImageNet has a tuple of synonyms for each
@@ -284,14 +290,28 @@ def given_images(data: object) -> LabelledImages:
             "data should be a source, a path, a torch Dataset, (images, labels) or (images, "
             f"labels, groups), got {kind}"
         )
-    images, labels = torch.as_tensor(data[0]).cpu(), torch.as_tensor(data[1]).cpu()
+    images = _tensor(data[0], "images should be uint8 (N, C, H, W)")
+    labels = _tensor(data[1], "labels should be integers (N,)")
     check_images(images)
     if images.shape[1] not in (1, 3):
-        shape = tuple(images.shape)
-        raise ValueError(f"images should be (N, C, H, W) with 1 or 3 channels, got {shape}")
+        shape, last = tuple(images.shape), images.shape[3] in (1, 3)
+        advice = "; channels come before height and width" if last else ""
+        wanted = "images should be (N, C, H, W) with 1 or 3 channels"
+        raise ValueError(f"{wanted}, got {shape}{advice}")
     if labels.shape != (len(images),):
         raise ValueError(f"{len(images)} images, but labels of shape {tuple(labels.shape)}")
     names = tuple(str(i) for i in range(check_labels(labels)))
     labels = labels.long()
     check_classes(labels, names, "tensors", "train")
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
+
+
+def _tensor(values: Any, wanted: str) -> Tensor:
+    """What a user gave, as a tensor on the CPU."""
+    try:
+        return torch.as_tensor(values).cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        is_list = isinstance(values, list | tuple) and len(values) > 0
+        kind = f"a {type(values).__name__}{f' of {type(values[0]).__name__}' if is_list else ''}"
+        advice = "; what is not in one array is given as a torch Dataset"
+        raise TypeError(f"{wanted}, got {kind}{advice if 'images' in wanted else ''}") from error

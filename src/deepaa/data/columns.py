@@ -27,12 +27,15 @@ Columns = Mapping[str, str]
 
 
 def parse_columns(text: str | None) -> Columns:
-    """What `--columns` says, as image=file,label=species; `path` means the same as `image`."""
+    """What `--columns` says, as image=file,label=species; `path` means the same as `image`.
+
+    `split=` and `group=` say that no column is one, whatever it is called.
+    """
     found: dict[str, str] = {}
     for word in (text or "").split(",") if text is not None else ():
         kind, sign, name = (part.strip() for part in word.partition("="))
         kind = "image" if kind == "path" else kind
-        if not sign or not name or kind not in COLUMNS:
+        if not sign or kind not in COLUMNS or (not name and kind in NEEDED):
             raise ValueError(
                 f"--columns {shown(str(text))}: expected KIND=COLUMN, with commas between them; "
                 f"kinds are {', '.join(COLUMNS)}"
@@ -48,16 +51,16 @@ def find_columns(names: Sequence[str], given: Columns) -> dict[str, str]:
 
     Args:
         names: Of all columns.
-        given: As of `parse_columns`; one that is not there is a ValueError.
+        given: As of `parse_columns`; one that is not there is a ValueError. No name means none.
     """
     for kind, name in given.items():
-        if name not in names:
+        if name and name not in names:
             raise ValueError(f"no column {shown(name)} for {kind}; {has(names)}")
-    found = dict(given)
+    found = {kind: name for kind, name in given.items() if name}
     free = {_plain(name): name for name in reversed(names) if name not in given.values()}
     for kind, usual in COLUMNS.items():
         known = [name for name in usual if name in free]
-        if kind not in found and known:
+        if kind not in given and known:
             found[kind] = free.pop(known[0])
     if twice := sorted({name for name in found.values() if list(names).count(name) > 1}):
         raise ValueError(f"two columns are called {listed(twice)}")

@@ -184,5 +184,8 @@ def part_of(value: object) -> str:
     found = PART_NAMES.get(text.lower())
     if found is None:
         wrong = f"split {shown(text[:40])}" if text else "no split"
-        raise ValueError(f"{wrong}; expected train, test or val")
+        raise ValueError(
+            f"{wrong}; expected train, test or val. Where the column says something else: "
+            "--columns split= (columns='split=' in Python)"
+        )
     return found

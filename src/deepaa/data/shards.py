@@ -215,7 +215,7 @@ class _Reader:
     def __init__(self, given: Columns) -> None:
         self.ignored: Counter[str] = Counter()
         self._image, self._label = given.get("image"), given.get("label")
-        self._group = given.get("group")
+        self._group, self._finds_groups = given.get("group") or None, "group" not in given
 
     def sort_in(self, member: Member, samples: dict[str, dict[str, Member]]) -> None:
         """Add a file to its sample: what its name has before its first dot."""
@@ -292,7 +292,8 @@ class _Reader:
             )
         self._label = ways[0]
         own = [f"{JSON}{name}" for name in COLUMNS["group"] if name in keys]
-        self._group = self._group or next(iter(own), None)
+        if self._finds_groups:
+            self._group = self._group or next(iter(own), None)
         return self._label
 
     def _refuse_halves(

@@ -1,4 +1,4 @@
-"""A few images of some classes, to look at."""
+"""A few training images, or a few of some classes, to look at."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deepaa.data.arrays import read_npz, spread
+from deepaa.data.arrays import Choose, read_npz, spread
 from deepaa.data.load import DataSpec
+from deepaa.data.parts import SearchSubset
 from deepaa.data.scan import read_images
 from deepaa.data.sources import list_source, lists_files
 from deepaa.files import listed
@@ -41,31 +42,52 @@ def load_class_images(
     """
     if classes < 1 or count < 1:
         raise ValueError(f"classes and count should be at least 1, got {classes} and {count}")
-    path = Path(spec.data) if spec.data is not None else None
 
     def choose(labels: Sequence[int], names: Sequence[str]) -> list[int]:
         return _places(labels, _chosen(names, classes, wanted), count)
 
+    images, labels, names = _some_training(spec, choose)
+    shown = sorted(set(labels))
+    members = [[i for i, label in enumerate(labels) if label == c] for c in shown]
+    groups = [(names[c], images[mine]) for c, mine in zip(shown, members, strict=True)]
+    others = tuple(name for c, name in enumerate(names) if c not in shown)
+    return ClassImages(tuple(groups), others)
+
+
+def load_training_images(
+    spec: DataSpec, count: int = 8, subset: SearchSubset | None = None
+) -> Tensor:
+    """Up to `count` training images, uint8 (N, C, H, W), spread evenly over all.
+
+    Args:
+        subset: The part of a large folder that a search has read; others are not shown.
+    """
+
+    def choose(labels: Sequence[int], names: Sequence[str]) -> list[int]:
+        part = None if subset is None else subset.choose(labels)
+        places = range(len(labels)) if part is None else part.places
+        return [int(places[i]) for i in spread(len(places), count)]
+
+    return _some_training(spec, choose)[0]
+
+
+def _some_training(spec: DataSpec, choose: Choose) -> tuple[Tensor, list[int], Sequence[str]]:
+    """Chosen training images, their labels, and the names of all classes."""
+    path = Path(spec.data) if spec.data is not None else None
     if spec.data is not None and lists_files(spec.data):
         links = spec.outside_links
         tree = list_source(spec.data, columns=spec.columns, outside_links=links)
         names = tree.class_names
         tree = tree.subset(choose(tree.labels, names))
         pixels, tree, _ = read_images(tree, spec.size, spec.reading, spec.on_bad_image)
-        images, labels = torch.from_numpy(pixels), list(tree.labels)
-    elif path is not None and path.suffix.lower() == ".npz" and path.is_file():
-        pixels, found, names = read_npz(path, "train", spec.size, choose)
-        images, labels = torch.from_numpy(pixels).contiguous(), found.tolist()
-    else:
-        data = spec.load()
-        every, names = data.labels.tolist(), data.class_names
-        places = choose(every, names)
-        images, labels = data.images[places], [every[i] for i in places]
-    shown = sorted(set(labels))
-    members = [[i for i, label in enumerate(labels) if label == c] for c in shown]
-    groups = [(names[c], images[mine]) for c, mine in zip(shown, members, strict=True)]
-    others = tuple(name for c, name in enumerate(names) if c not in shown)
-    return ClassImages(tuple(groups), others)
+        return torch.from_numpy(pixels), list(tree.labels), names
+    if path is not None and path.suffix.lower() == ".npz" and path.is_file():
+        array, found, names = read_npz(path, "train", spec.size, choose)
+        return torch.from_numpy(array).contiguous(), found.tolist(), names
+    data = spec.load()
+    every = data.labels.tolist()
+    places = choose(every, data.class_names)
+    return data.images[places], [every[i] for i in places], data.class_names
 
 
 def _chosen(names: Sequence[str], classes: int, wanted: Sequence[str]) -> list[int]:

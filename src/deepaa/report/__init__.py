@@ -31,6 +31,7 @@ from deepaa.report.page import (
     check_pages as check_pages,
     classes_of as classes_of,
     comparison_page as comparison_page,
+    draws_images as draws_images,
     make_figures as make_figures,
     make_page as make_page,
     originals_of as originals_of,

@@ -75,7 +75,7 @@ def find_classes(
         reason = " ".join(str(error).split())
     if data is not None:
         return FoundClasses(None, f"Images of each class cannot be shown: {reason}")
-    note = "These are CIFAR-10 images of the package, since those of the search cannot be read"
+    note = "These are CIFAR-10 images of the package, since those of the run cannot be read"
     return FoundClasses(load_class_images(DataSpec(), CLASSES, IMAGES), f"{note}. ({reason})")
 
 

@@ -155,12 +155,19 @@ def _filled(part: PolicyPart, epoch: int) -> PolicyPart:
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    return pictures.find_originals(subject.config, options.images, options.data, options.size)
+    config = subject.config_of_images
+    return pictures.find_originals(config, options.images, options.data, options.size)
 
 
 def classes_of(subject: Subject, options: Options) -> FoundClasses:
     """The images that the page shows of each class."""
-    return by_class.find_classes(subject.config, options.data, options.size, options.classes)
+    config = subject.config_of_images
+    return by_class.find_classes(config, options.data, options.size, options.classes)
+
+
+def draws_images(subject: Subject, options: Options) -> bool:
+    """Whether the page shows what a policy does to images: not for one that leaves all as is."""
+    return any(part.shown is not None for part in _policy_parts(subject, options.epoch))
 
 
 def make_page(

@@ -14,10 +14,11 @@ from PIL import Image, ImageDraw, ImageFont
 from PIL.Image import Image as PilImage, Resampling
 from torch import Tensor
 
-from deepaa.data import EMBEDDED, DataSpec, lists_files, load_images
+from deepaa.data import EMBEDDED, DataSpec, load_images, load_training_images
 from deepaa.files import plural
 from deepaa.ops import Draw, apply_batch, check_images, sample_keys, tensor_to_pil
 from deepaa.policy import Policy, weaker_draw
+from deepaa.report.subject import CONTEST_KIND
 
 INSTEAD = "these are CIFAR-10 images of the package; give yours with --data"
 SHOWN_SIDE = 96
@@ -70,25 +71,31 @@ def find_originals(
     """
     if data is not None:
         return Originals(load_images(data, count, size), f"Images of {data}.")
-    entry = config.get("source", {}).get("data")
+    entry, what = config.get("source", {}).get("data"), work_of(config)
     spec = DataSpec.from_json(entry) if entry is not None else None
     if not config:
         origin = "Images of CIFAR-10 that come with the package."
     elif spec is None:
-        origin = f"The images of the search were given by Python code, so {INSTEAD}."
+        origin = f"The images of the {what} were given by Python code, so {INSTEAD}."
     elif spec.data in (None, EMBEDDED):
-        origin = "The search used the CIFAR-10 images of the package; some of them."
+        origin = f"The {what} used the CIFAR-10 images of the package; some of them."
     else:
         name = Path(str(spec.data)).name
-        part = f"Images of {name}, of which the search used a part."
-        origin = part if spec.subset_sizes else f"Images of the search: {name}."
+        part = f"Images of {name}, of which the {what} used a part."
+        origin = part if spec.subset_sizes else f"Images of the {what}: {name}."
         try:
-            seed = config.get("search", {}).get("seed", 0)
-            return Originals(_of_run(spec, count, size, seed), origin)
+            subset = spec.subset(config.get("search", {}).get("seed", 0))
+            wanted = replace(spec, size=size or spec.size)
+            return Originals(load_training_images(wanted, count, subset), origin)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             reason = " ".join(str(error).split())
-            origin = f"The images of the search cannot be found again, so {INSTEAD}. ({reason})"
+            origin = f"The images of the {what} cannot be found again, so {INSTEAD}. ({reason})"
     return Originals(load_images(None, count), origin)
+
+
+def work_of(config: Mapping[str, Any]) -> str:
+    """What a run is called: a search, or a contest without one."""
+    return CONTEST_KIND if config.get("kind") == CONTEST_KIND else "search"
 
 
 def named_images(config: Mapping[str, Any]) -> str | None:
@@ -96,22 +103,6 @@ def named_images(config: Mapping[str, Any]) -> str | None:
     entry = config.get("source", {}).get("data") or {}
     place = str(entry.get("data", ""))
     return place if Path(place).is_absolute() else None
-
-
-def _of_run(spec: DataSpec, count: int, size: int | None, seed: int) -> Tensor:
-    spec, place = replace(spec, size=size or spec.size), Path(str(spec.data))
-    # names of torchvision are no paths: the run keeps whole ones
-    if place.is_absolute() or lists_files(str(place)):
-        same = ("data", "size", "groups", "columns", "subset_sizes", "subset_judged")
-        plain = DataSpec(**{name: getattr(spec, name) for name in same})
-        try:
-            return load_images(place, count, spec.size, columns=spec.columns)
-        except ValueError:
-            if spec == plain:
-                raise
-    found = spec.load(subset=spec.subset(seed))
-    n = len(found.images)
-    return found.images[[i * n // count for i in range(min(n, count))]]
 
 
 def layer_rows(

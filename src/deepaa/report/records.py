@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from deepaa.runs import RunError, checked_value, short, stored
-from deepaa.search import LayerRecord, StepRecord
+from deepaa.search import LayerRecord, ProtectionRecord, StepRecord
 from deepaa.search.methods import TrialRecord
 from deepaa.train import EpochRecord
 
@@ -20,6 +20,7 @@ KINDS: Mapping[str, Any] = {
     "step": StepRecord,
     "layer": LayerRecord,
     "trial": TrialRecord,
+    "protection": ProtectionRecord,
 }
 """The records that pages and figures read, by their kind."""
 MOST = {"layer": 1_000, "step": 1_000_000, "epoch": 1_000_000, "index": 10_000_000}

@@ -12,6 +12,7 @@ from deepaa.policy import PolicyRef, parse_policy_ref
 from deepaa.report.contest import progress_text
 from deepaa.report.policy_tables import LayerTable
 from deepaa.report.subject import CONTEST_KIND, Subject
+from deepaa.search import TRAINING_COST
 from deepaa.train import SeedResult, summary
 
 Record = Mapping[str, Any]
@@ -149,14 +150,19 @@ def _end_text(search: Mapping[str, Any], last: Record | None) -> str:
 def cost_table(records: Sequence[Record]) -> list[tuple[str, int, int, float]]:
     """Parts of the search, and all at the end: name, steps or epochs, passes, seconds.
 
-    A pass is one image through the network; those of another method are passes forward, or what
-    costs as much. Empty without records.
+    A pass is one image through the network; those of another method, and those of class protection
+    there, are passes forward, or what costs as much. Empty without records.
     """
     epochs = [r for r in records if r.get("kind") == "epoch"]
     rows, before = [], 0
     if epochs:
         images, seconds = sum(r["images"] for r in epochs), math.fsum(r["seconds"] for r in epochs)
         rows.append(("pre-training", len(epochs), images, seconds))
+    if protections := [r for r in records if r.get("kind") == "protection"]:
+        is_other = any(r.get("kind") == "trial" for r in records)
+        forward = protections[-1].get("passes", 0)
+        passes = forward if is_other else round(forward / TRAINING_COST)
+        rows.append(("class protection", 0, passes, protections[-1]["seconds"]))
     searched = (r for r in records if r.get("kind") in ("step", "layer"))
     for layer, group in groupby(searched, key=lambda r: r["layer"]):
         part = list(group)

@@ -72,6 +72,11 @@ class Subject(NamedTuple):
         """Whether there will be more to show."""
         return self.status in ("running", "contest running")
 
+    @property
+    def config_of_images(self) -> Mapping[str, Any]:
+        """The settings of the run whose images are shown, also where the subject is its file."""
+        return self.config or config_beside(self.name)
+
 
 def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
     """Read a run folder, a policy file or a policy by name.

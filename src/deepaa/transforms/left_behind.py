@@ -39,9 +39,11 @@ _PLAIN = (*_EMPTY, Tensor, np.ndarray)
 def told(node: Any) -> Iterator[str]:
     """A line for each thing in a sample that would stay behind, once in a process.
 
-    Boxes, masks and key points in an object that nobody looks into are a TypeError.
+    Boxes, masks and key points in an object that nobody looks into are a TypeError, and so is what
+    is called a mask and would be taken for the image.
     """
     found = list(_leaves(node))
+    _refuse_first(found)
     yield from _hidden([leaf for _, leaf in found])
     yield from _named_like_targets(node)
     if _SIZED not in _TOLD and (line := _sized_like_image(found)):
@@ -77,6 +79,21 @@ def _misread(value: Any, kind: str) -> str | None:
         plain, fate = True, "gets the image's colours too"
     advice = f"wrap it in tv_tensors.{kind}, or rename it if it is something else"
     return f"{type(value).__name__}, which {fate}: {advice}" if plain else None
+
+
+def _refuse_first(found: list[tuple[object, Any]]) -> None:
+    """Raise TypeError where a plain mask comes before the image, in whose place it would be."""
+    places = inputs.found_images([leaf for _, leaf in found])
+    if not places or not isinstance(name := found[place := places[0]][0], str):
+        return
+    leaf, others = found[place][1], [leaf for _, leaf in found[place + 1 :]]
+    plain = type(leaf) is Tensor or isinstance(leaf, np.ndarray)
+    if plain and name in _KINDS and inputs.found_images(others):
+        raise TypeError(
+            f"{name!r} in this sample is a plain {type(leaf).__name__} and comes first, so that it "
+            f"would be taken for the image: wrap it in tv_tensors.{_KINDS[name]}, or put the image "
+            "first"
+        )
 
 
 # What has the size of the image

@@ -95,6 +95,7 @@ class Mover:
                 )
             if isinstance(leaf, tv.BoundingBoxes):
                 kind, whole = leaf.format.value, _is_whole(plain)
+                _check_numbers(numbers, kind)
                 out = (self._rotated if kind in ROTATED else self._boxes)(numbers, kind, whole)
             else:
                 out = self._points(numbers, _is_whole(plain))
@@ -159,12 +160,9 @@ class Mover:
 
     def _rotated(self, boxes: Floats, kind: str, whole: bool) -> Floats:
         """Boxes of a rotated format."""
-        numbers = ROTATED[kind]
-        if boxes.size and boxes.shape[-1] != numbers:
-            raise ValueError(f"a box in {kind} has {numbers} numbers, got {boxes.shape[-1]}")
         if whole:
             raise ValueError(f"boxes in {kind} should be floating point, got whole numbers")
-        flat = boxes.reshape(-1, numbers)
+        flat = boxes.reshape(-1, ROTATED[kind])
         rectangles = _as_rectangles(flat, kind)
         outside = np.isnan(cut_polygons(rectangle_corners(rectangles), *self.size, beyond=SLACK))
         where = f"its image of {self.size[0]} x {self.size[1]}"
@@ -181,6 +179,13 @@ class Mover:
         moved = np.floor(moved) if whole else moved
         out: Floats = np.where((lost & inside)[..., None], LOST, moved)
         return out
+
+
+def _check_numbers(boxes: Floats, kind: str) -> None:
+    """Refuse boxes with more numbers or fewer, such as a class behind the corners."""
+    numbers = ROTATED.get(kind, 4)
+    if boxes.size and boxes.shape[-1] != numbers:
+        raise ValueError(f"a box in {kind} has {numbers} numbers, got {boxes.shape[-1]}")
 
 
 def _refuse(bad: Bools | np.bool_, boxes: Floats, kind: str, what: str) -> None:
