@@ -6,6 +6,7 @@ import copy
 import html
 import json
 import math
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -400,16 +401,31 @@ def test_protected_classes() -> None:
         "flip: 'turn left' becomes 'turn right' (91 % of 60 images); and 1 other pair of classes",
         "rotate from 150 on: '6' becomes '9' (50 % of 1 image)",
     ]
+    mostly = {**FLIP, "share": 0.45}  # of a mirror image that several classes are taken for
+    (text,) = protected_texts(contest_table(changed("protected", to=[mostly])))
+    said = "flip: 'turn left' is taken for others, most often for 'turn right' (45 % of 60 images)"
+    assert text == said
     few = {**SMALL, "protected": [], "untestable": list("abcdefg")}
     view = contest_table(few)
     assert untestable_text(view) == (
-        "Whether operations change these classes cannot be tested on so few images: "
-        "'a', 'b', 'c', 'd', 'e' and 2 more."
+        "Whether operations change these classes cannot be tested, as their images are too few or "
+        "the network knows too little of them: 'a', 'b', 'c', 'd', 'e' and 2 more."
     )
-    assert "so few images" in make_page(Subject("x", "finished", None, contest=view))
+    assert "their images are too few" in make_page(Subject("x", "finished", None, contest=view))
     lines = " ".join(line.plain for line in contest_lines(view))
     assert "'d', 'e' and 2 more." in lines
     assert untestable_text(contest_table(SMALL)) == ""
+
+
+def test_a_contest_that_nobody_left_has_no_column_for_it() -> None:
+    assert ">Left after<" in make_page(Subject("x", "finished", None, contest=contest_table(SMALL)))
+    stayed = copy.deepcopy(SMALL)
+    for each in stayed["candidates"]:
+        each["left_after"] = None
+    page = make_page(Subject("x", "finished", None, contest=contest_table(stayed)))
+    assert ">Left after<" not in page
+    (rows,) = re.findall(r'data-table="contest">.*?<tbody>(.*?)</tbody>', page, re.S)
+    assert {row.count("<td") for row in rows.split("</tr>") if "<td" in row} == {4}
 
 
 def test_the_scale_holds_the_last_rung_and_not_every_failure() -> None:

@@ -15,7 +15,7 @@ from blobs import blobs
 from torch import Tensor
 
 import deepaa
-from deepaa import Operation, Policy, hold_contest
+from deepaa import Operation, Policy, Space, hold_contest
 from deepaa.data.load import as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
@@ -139,6 +139,20 @@ def test_titles_say_what_was_left_out_and_who_has_nothing_left() -> None:
     assert [each.name for each in protected_away(everybody, kept)] == ["flips"]
     more = all_candidates("cifar", excludes=lambda row: row.operation.name in ("flip", "crop"))
     assert "crop-flip" not in {each.name for each in more}  # which would be no augmentation
+
+
+def test_a_title_names_only_what_an_image_could_have_met() -> None:
+    """A policy may have operations in its table that are never drawn."""
+    space = Space((Operation("identity"), Operation("flip"), Operation("invert")), 2)
+    given = Candidate("mine", "mine", Policy.repeated(space, [0.5, 0.0, 0.5], 1), "given")
+    kept = all_candidates("cifar", given=[given], excludes=lambda r: r.operation.name != "identity")
+    titles = {each.name: each.title for each in kept}
+    assert "mine" not in titles  # nothing is left of it
+    kept = all_candidates("cifar", given=[given], excludes=lambda r: r.operation.name == "flip")
+    assert {each.name: each.title for each in kept}["mine"] == "mine"
+    both = given._replace(policy=Policy.repeated(space, [0.4, 0.3, 0.3], 1))
+    kept = all_candidates("cifar", given=[both], excludes=lambda r: r.operation.name == "flip")
+    assert {each.name: each.title for each in kept}["mine"] == "mine without flip"
 
 
 def test_who_takes_no_part_is_in_the_document() -> None:

@@ -213,6 +213,7 @@ def search(
                     out,
                     budget=None if budget is None else passes_of(budget),
                     contest=held and demo_contest(held, preset),
+                    are_passes_asked=contest_passes is not None,
                     dry_run=dry_run,
                     stop=stop,
                     device=where,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ def search_several(
     *,
     budget: int | None,
     contest: ContestConfig | None,
+    are_passes_asked: bool,
     dry_run: bool,
     stop: StopRequest,
     **options: Any,
@@ -64,6 +66,7 @@ def search_several(
     Args:
         requests: What each method is asked for, without a contest of its own.
         budget: Passes forward for each; None leaves every method its own number.
+        are_passes_asked: Whether the passes of the contest are the user's own number.
         options: Device, download and seconds between checkpoints, as for `open_search`.
     """
     from deepaa.cli.contest import follow
@@ -90,7 +93,10 @@ def search_several(
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
     if contest is not None:
-        planned = _planned(opened, contest, len(requests), dry_run=dry_run)
+        count = len(requests)
+        planned, contest = _planned(
+            opened, contest, count, dry_run=dry_run, is_asked=are_passes_asked
+        )
     rows: list[MethodRow] = []
     planned_search = opened.search
     shared = SharedProtection()
@@ -120,18 +126,20 @@ def search_several(
     typer.echo(f"\ntable    {out / METHODS_FILE}")
 
 
-def _planned(opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool) -> str:
+def _planned(
+    opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool, is_asked: bool
+) -> tuple[str, ContestConfig]:
     """What the contest will be; one that cannot be is refused, and told in a dry run."""
     from deepaa.runs import duration, notify
     from deepaa.search import check_contest, plan_text, search_cost
 
     search = opened.search
     try:
-        plan = check_contest(search, contest, methods)
+        plan = check_contest(search, contest, methods, is_asked=is_asked)
     except ValueError as error:
         if not dry_run:
             raise
-        return str(error)
+        return str(error), contest
     planned = plan_text(plan)
     if dry_run:
         seconds = plan.most_passes() / search_cost(opened).rate
@@ -141,7 +149,7 @@ def _planned(opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
             "by images that the searches have seen, too"
         )
-    return planned
+    return planned, replace(contest, passes=plan.passes)
 
 
 def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from deepaa.files import plural
 from deepaa.report.checked import Part
 from deepaa.runs import CONTEST
+from deepaa.search.left_out import TURNED
 
 FORMAT = 1
 DEVIATIONS = 1.96
@@ -109,6 +110,13 @@ class Protected(NamedTuple):
     images: int
     source: str
     target: str
+
+    @property
+    def what(self) -> str:
+        """What happens to the class: of mirror images less than half may have the other name."""
+        if self.share >= TURNED:
+            return f"{self.source!r} becomes {self.target!r}"
+        return f"{self.source!r} is taken for others, most often for {self.target!r}"
 
 
 class Proof(NamedTuple):
@@ -358,7 +366,7 @@ def protected_texts(view: ContestView) -> list[str]:
         weakest = "" if worst.magnitude is None else f" from {worst.magnitude:.4g} on"
         more = f"; and {plural(others, 'other pair')} of classes" if others else ""
         found.append(
-            f"{operation}{weakest}: {worst.source!r} becomes {worst.target!r} "
+            f"{operation}{weakest}: {worst.what} "
             f"({100 * worst.share:.0f} % of {plural(worst.images, 'image')}){more}"
         )
     return found
@@ -368,7 +376,8 @@ def untestable_text(view: ContestView) -> str:
     """The classes that could not be protected, if there are any."""
     names, more = view.untestable, len(view.untestable) - 5
     listed = ", ".join(map(repr, names[:5])) + (f" and {more:,} more" if more > 0 else "")
-    few = "Whether operations change these classes cannot be tested on so few images"
+    few = "Whether operations change these classes cannot be tested, as their images are too few"
+    few += " or the network knows too little of them"
     return f"{few}: {listed}." if names else ""
 
 

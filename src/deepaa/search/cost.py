@@ -141,10 +141,10 @@ def _held_out(search: PolicySearch) -> str:
 
 def plan_text(plan: LengthPlan) -> str:
     """A contest before it begins."""
-    left = "" if plan.shortness is None else f"; {plan.shortness}"
     candidates, size = plural(len(plan.names), "candidate"), plan.size(plan.first)
-    most = f"at most {plan.most_passes():,} passes"
-    return f"{candidates}, {size} each, more for those that stay: {most}{left}"
+    most = f", at most {plan.most_passes():,} passes"
+    most = most if plan.shortness is None else f"; {plan.shortness}"
+    return f"{candidates}: {size} each, more for those that stay{most}"
 
 
 def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:

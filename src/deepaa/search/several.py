@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,8 +161,13 @@ def training_changes(train: TrainConfig) -> tuple[str, ...]:
     return tuple(f"{name}={json.dumps(value)}" for name, value in changed.items())
 
 
-def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) -> LengthPlan:
-    """The plan of the contest; refuse one in which not every method would take part."""
+def check_contest(
+    search: PolicySearch, contest: ContestConfig, methods: int, *, is_asked: bool = True
+) -> LengthPlan:
+    """The plan of the contest, in which every method takes part.
+
+    Passes that are too few for that are refused, or become enough where nobody asked for them.
+    """
     count = len(search.data.labels)
     if count < LEAST_SEARCHED:
         raise ValueError(
@@ -169,15 +175,18 @@ def check_contest(search: PolicySearch, contest: ContestConfig, methods: int) ->
             "off searches all the same"
         )
     images, train = JudgedImages.of(search.data, search.splits.judge, searched=True), search.proxy
-    plan = LengthPlan.make(
+    make = partial(
+        LengthPlan.make,
         [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
         train_images=images.train_images,
         batch=train.train.batch * train.train.copies,
         classes=len(search.data.class_names),
         folds=len(images.parts),
         device=search.device,
-        config=contest,
     )
+    plan = make(config=contest)
+    if plan.left_out and not is_asked:
+        plan = make(config=replace(contest, passes=plan.enough))
     if plan.left_out:
         raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
     return plan

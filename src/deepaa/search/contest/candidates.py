@@ -113,14 +113,24 @@ def _protected(candidate: Candidate, excludes: Callable[[Row], bool]) -> Candida
     policy = candidate.policy.without(excludes)
     if policy.equals(candidate.policy):
         return candidate
-    left: dict[str, float] = {}
-    for phase in policy.phases:
-        for name, uses in policy.expected_uses(phase.epoch).items():
-            left[name] = left.get(name, 0.0) + uses
-    gone = dict.fromkeys(row.operation.name for row in candidate.policy.table.rows if excludes(row))
+    before, left = _uses(candidate.policy), _uses(policy)
+    rows = [row for row in candidate.policy.table.rows if excludes(row)]
+    names = dict.fromkeys(row.operation.name for row in rows)
+    gone = [name for name in names if before.get(name, 0.0) - left.get(name, 0.0) > 1e-9]
+    if not gone:
+        return candidate._replace(policy=policy)
     parts = [f"strong {name}" if left.get(name) else name for name in gone]
     what = " and ".join(parts) if len(parts) <= SHOWN else "what changes classes"
     return candidate._replace(policy=policy, title=f"{candidate.title} without {what}")
+
+
+def _uses(policy: Policy) -> dict[str, float]:
+    """How often an image meets each operation, over all phases."""
+    found: dict[str, float] = {}
+    for phase in policy.phases:
+        for name, uses in policy.expected_uses(phase.epoch).items():
+            found[name] = found.get(name, 0.0) + uses
+    return found
 
 
 def protected_away(everybody: Sequence[Candidate], kept: Sequence[Candidate]) -> list[Candidate]:
