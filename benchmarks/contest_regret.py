@@ -16,16 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-from full_length import FullLength, shuffled
+from full_length import add_data_options, rows_and_images, shuffled, trained
 from torch import Tensor
 
-from deepaa.data import DataSpec, LabelledImages
+from deepaa.data import LabelledImages
 from deepaa.search import ContestConfig, SearchRequest, SettingsRequest, open_search
-from deepaa.search.contest import Contest, ContestEntry, JudgedImages
+from deepaa.search.contest import JudgedImages
 
 FULL_SEED = 2000
 """Of the trainings in full length: no rung and no proof uses it."""
@@ -75,15 +74,11 @@ def regret(
         if count < len(order):
             judge = torch.arange(count, min(count + MOST_JUDGES, len(order)))
             images = JudgedImages.of(whole.part(order[: count + len(judge)]), judge)
-        full = FullLength(plan.names, plan.target, 0, FULL_SEED)
         candidates = list(proved.contest.contest.candidates.values())
-        trainings = Contest(candidates, images, proved.network, full)
-        for record in trainings:
-            if isinstance(record, ContestEntry):
-                print(f"  {record.candidate}: {100 * record.accuracy:.2f} %", flush=True)
-        table = trainings.table
-        proves = ~table.chooses if count == len(order) else torch.ones_like(table.chooses)
-        correct = {e.candidate: e.correct[proves].double() for e in table.entries}
+        made = trained(candidates, images, proved.network, plan.target, FULL_SEED)
+        entries = [entry for _, entry in made]
+        proves = ~images.chooses if count == len(order) else torch.ones_like(images.chooses)
+        correct = {e.candidate: e.correct[proves].double() for e in entries}
         accuracy = {name: float(answers.mean()) for name, answers in correct.items()}
         chosen = {"contest": result.winner.name, **{name: name for name in ALWAYS}}
         best = max(accuracy.values())
@@ -111,9 +106,7 @@ def regret(
 def main() -> None:
     """Run the seeds that the file does not have, and print their mean and worst regret."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data")
-    parser.add_argument("--root", type=Path)
-    parser.add_argument("--size", type=int)
+    add_data_options(parser)
     parser.add_argument("--images", type=int, help="training images to take; all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--model")
@@ -122,10 +115,8 @@ def main() -> None:
     parser.add_argument("--target-epochs", type=int)
     parser.add_argument("--contest-passes", type=int)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    rows = json.loads(given.out.read_text()) if given.out.exists() else []
-    whole = DataSpec.from_options(given.data, size=given.size, root=given.root).load()
+    rows, whole = rows_and_images(given)
     for seed in range(given.seeds):
         count = images_of(whole, given)
         if any((row["images"], row["seed"]) == (count, seed) for row in rows):

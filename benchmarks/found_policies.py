@@ -17,19 +17,15 @@ import json
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from full_length import FullLength, shuffled
+from full_length import add_data_options, forms, rows_and_images, shuffled, trained
 
 from deepaa import Policy
 from deepaa.data import DataSpec, LabelledImages
 from deepaa.search import SearchRequest, SettingsRequest, open_search
 from deepaa.search.contest import (
-    Candidate,
-    Contest,
-    ContestEntry,
     ContestRequest,
     JudgedImages,
     contest_network,
@@ -54,14 +50,6 @@ def searched(
         return search.found
 
 
-def forms(name: str, found: Policy) -> list[Candidate]:
-    """The candidates that a found policy has; none if nothing was found."""
-    if not found.depth:
-        return []
-    each = {"": found, "-spread": found.spread(), "-half": found.strength(0.5)}
-    return [Candidate(f"{name}{form}", name, policy) for form, policy in each.items()]
-
-
 def of_seed(whole: LabelledImages, seed: int, given: argparse.Namespace) -> Row:
     """The searches of a seed, and the networks trained with all policies."""
     count, order = given.images, shuffled(whole.labels, seed)
@@ -76,16 +64,12 @@ def of_seed(whole: LabelledImages, seed: int, given: argparse.Namespace) -> Row:
         seconds[name] = round(time.perf_counter() - began, 1)
         uses[name] = {k: round(v, 3) for k, v in found.expected_uses().items() if v}
         print(f"  {name}: {found.depth} layers, {uses[name]}", flush=True)
-        candidates += forms(name, found)
+        candidates += forms(name, found) if found.depth else []
     request = ContestRequest(DataSpec(given.data), changes=tuple(given.set))
     config = request.settings(given.device, given.epochs * count)
     network = contest_network(images, given.model, config, given.device)
-    plan = FullLength(tuple(each.name for each in candidates), given.epochs, 0, seed)
-    contest = Contest(candidates, images, network, plan)
-    for record in contest:
-        if isinstance(record, ContestEntry):
-            print(f"  {record.candidate}: {100 * record.accuracy:.2f} %", flush=True)
-    entries = contest.table.entries
+    made = trained(candidates, images, network, given.epochs, seed)
+    entries = [entry for _, entry in made]
     return {
         "data": whole.name,
         "images": count,
@@ -121,9 +105,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def main() -> None:
     """Make the rows that the file does not have, and print means over seeds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data")
-    parser.add_argument("--root", type=Path)
-    parser.add_argument("--size", type=int)
+    add_data_options(parser)
     parser.add_argument("--images", type=int, required=True, help="searched and trained on")
     parser.add_argument("--judge", type=int, default=5000, help="images that judge")
     parser.add_argument("--seeds", type=int, default=3)
@@ -133,10 +115,8 @@ def main() -> None:
     parser.add_argument("--search", action="append", metavar="NAME:SETTING=VALUE,...")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", type=torch.device, default="cpu")
-    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    rows = json.loads(given.out.read_text()) if given.out.exists() else []
-    whole = DataSpec.from_options(given.data, size=given.size, root=given.root).load()
+    rows, whole = rows_and_images(given)
     for seed in range(given.seeds):
         key = {"data": whole.name, "images": given.images, "epochs": given.epochs, "seed": seed}
         if any(key.items() <= row.items() for row in rows):

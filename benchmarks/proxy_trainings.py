@@ -19,19 +19,16 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from full_length import FullLength, shuffled
+from full_length import add_data_options, forms, rows_and_images, shuffled, trained
 from torch import Tensor
 
 from deepaa.data import DataSpec, LabelledImages
 from deepaa.policy import compared_policy
 from deepaa.search.contest import (
     Candidate,
-    Contest,
-    ContestEntry,
     ContestRequest,
     ContestTable,
     Entry,
@@ -54,9 +51,7 @@ def candidates_of(given: argparse.Namespace) -> list[Candidate]:
     """What needs no search, and what is named: as it is, spread, and at half strength."""
     found = named_candidates("cifar")
     for name in given.policy:
-        policy = compared_policy(name, space="cifar")
-        forms = {"": policy, "-spread": policy.spread(), "-half": policy.strength(0.5)}
-        found += [Candidate(f"{name}{form}", name, each) for form, each in forms.items()]
+        found += forms(name, compared_policy(name, space="cifar"))
     return found
 
 
@@ -82,23 +77,17 @@ def train(whole: LabelledImages, row: Row, given: argparse.Namespace) -> list[Ro
     network = contest_network(
         images, given.model, request.settings(given.device, epochs * count), given.device
     )
-    plan = FullLength(tuple(each.name for each in candidates), epochs, 0, seed)
-    contest, rows = Contest(candidates, images, network, plan), []
-    for record in contest:
-        if isinstance(record, ContestEntry):
-            entry = contest.table.of(record.candidate, epochs)[0]
-            rows.append(
-                row
-                | {
-                    "candidate": record.candidate,
-                    "accuracy": record.accuracy,
-                    "train_loss": entry.train_loss,
-                    "seconds": round(record.seconds, 1),
-                    "correct": "".join("01"[int(each)] for each in entry.correct),
-                }
-            )
-            print(f"  {record.candidate}: {100 * record.accuracy:.2f} %", flush=True)
-    return rows
+    return [
+        row
+        | {
+            "candidate": record.candidate,
+            "accuracy": record.accuracy,
+            "train_loss": entry.train_loss,
+            "seconds": round(record.seconds, 1),
+            "correct": "".join("01"[int(each)] for each in entry.correct),
+        }
+        for record, entry in trained(candidates, images, network, epochs, seed)
+    ]
 
 
 def packed(rows: list[Row]) -> list[Row]:
@@ -190,9 +179,7 @@ def told(found: list[tuple[float, float, str]]) -> list[str]:
 def main() -> None:
     """Train what the file does not have, and print what each small training is worth."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data")
-    parser.add_argument("--root", type=Path)
-    parser.add_argument("--size", type=int)
+    add_data_options(parser)
     parser.add_argument("--images", type=int, required=True, help="of the long training")
     parser.add_argument("--epochs", type=int, required=True, help="of the long training")
     parser.add_argument(
@@ -205,10 +192,8 @@ def main() -> None:
     parser.add_argument("--model")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--device", type=torch.device, default="cpu")
-    parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    rows = json.loads(given.out.read_text()) if given.out.exists() else []
-    whole = DataSpec.from_options(given.data, size=given.size, root=given.root).load()
+    rows, whole = rows_and_images(given)
     for draw in range(given.draws):
         for count, epochs in shapes(given.images, given.epochs, given.share or [8], given.fewest):
             row = {

@@ -36,6 +36,7 @@ from deepaa.report.dots import contest_lines, plot_contest
 from deepaa.report.drawing import inline_svg
 from deepaa.report.page import make_page
 from deepaa.report.subject import Subject
+from deepaa.search.contest import Size
 
 
 def rung(length: int, accuracy: float, difference: float | None, error: float | None) -> Any:
@@ -92,9 +93,9 @@ def changed(*path: Any, to: Any, document: dict[str, Any] = SMALL) -> dict[str, 
 
 def test_the_table() -> None:
     view = contest_table(SMALL)
-    weak = Candidate("weak", "the weak", "named", 1, 4, (Rung(4, 4, None, 2, 0.5, -0.1, 0.01),))
-    plain = (Rung(4, 4, None, 2, 0.6, 0.0, 0.0), Rung(16, 16, None, 2, 0.7, 0.0, 0.0))
-    best = (Rung(4, 4, None, 2, 0.59, -0.01, 0.01), Rung(16, 16, None, 2, 0.75, 0.05, 0.01))
+    weak = Candidate("weak", "the weak", "named", 1, 4, (Rung(4, Size(4), 2, 0.5, -0.1, 0.01),))
+    plain = (Rung(4, Size(4), 2, 0.6, 0.0, 0.0), Rung(16, Size(16), 2, 0.7, 0.0, 0.0))
+    best = (Rung(4, Size(4), 2, 0.59, -0.01, 0.01), Rung(16, Size(16), 2, 0.75, 0.05, 0.01))
     assert view == ContestView(
         status="finished",
         sentence="On your data the best is 4.0 points better than the plain.",
@@ -107,7 +108,7 @@ def test_the_table() -> None:
             Candidate("best", "the best", "found", 1, None, best, is_winner=True),
             Candidate("plain", "the plain", "named", 1, None, plain, is_reference=True),
             weak,
-            Candidate("bad", "the bad", "given", 1, 4, (Rung(4, 4, None, 2, 0.4, -0.2, 0.02),)),
+            Candidate("bad", "the bad", "given", 1, 4, (Rung(4, Size(4), 2, 0.4, -0.2, 0.02),)),
             Candidate("new", "the new", "named", 1, None, ()),
         ),
         proof=Proof("the best", "the plain", 4.0, 1.0, pytest.approx(7.0), 400, 2),
@@ -184,7 +185,7 @@ def test_a_sentence_with_two_long_names_is_shown() -> None:
 
 
 def test_intervals_are_two_sided_95_percent_in_points() -> None:
-    found = Rung(4, 4, None, 1, 0.5, 0.02, 0.01)
+    found = Rung(4, Size(4), 1, 0.5, 0.02, 0.01)
     assert found.points == 2.0
     assert found.interval == pytest.approx((2 - 1.96, 2 + 1.96))
     assert found._replace(error=0.9).interval == (-100.0, 100.0)  # no accuracy differs by more

@@ -18,6 +18,7 @@ from deepaa.report.dots import (
 )
 from deepaa.report.drawing import Dot, Drawing, Line, Rect, Text
 from deepaa.report.run_tables import AccuracyRow
+from deepaa.search.contest import Size
 
 SEEN = contest_table(contest(protected=PROTECTED))
 
@@ -168,7 +169,7 @@ def test_a_narrow_terminal_has_no_bars_and_a_long_name_is_cut() -> None:
 
 
 def candidate(difference: float, error: float | None, **more: bool) -> Candidate:
-    rung = Rung(4, 4, None, 1, 0.5, difference / 100, None if error is None else error / 100 / 1.96)
+    rung = Rung(4, Size(4), 1, 0.5, difference / 100, None if error is None else error / 100 / 1.96)
     return Candidate("x", "x", "named", 1, None, (rung,), **more)
 
 

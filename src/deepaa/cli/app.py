@@ -101,12 +101,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         other = several and os.environ.get("RANK", "0") != "0"
         wrong_option = hasattr(error, "format_message")
         if not ((other and wrong_option) or getattr(error, "said_elsewhere", False)):
-            from deepaa.files import columns_of, in_columns  # not deepaa.runs, which loads torch
+            from deepaa.files import fit_for  # not deepaa.runs, which loads torch
 
             line = f"error: {_printable(' '.join(message.split()))}"
-            if sys.stderr.isatty():
-                line = in_columns(line, columns_of(sys.stderr), "  ")
-            typer.echo(line, err=True)
+            typer.echo(fit_for(sys.stderr, line), err=True)
         return code
 
 

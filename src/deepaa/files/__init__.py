@@ -16,6 +16,7 @@ from deepaa.files.tar import (
 )
 from deepaa.files.text import (
     columns_of as columns_of,
+    fit_for as fit_for,
     in_columns as in_columns,
     listed as listed,
     plural as plural,

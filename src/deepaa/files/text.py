@@ -77,3 +77,8 @@ def in_columns(text: str, width: int, indent: str = "") -> str:
         break_on_hyphens=False,
     )
     return "\n".join(lines).replace("\xa0%", " %")
+
+
+def fit_for(stream: TextIO, line: str) -> str:
+    """A line for a stream, with breaks between words where that is a terminal."""
+    return in_columns(line, columns_of(stream), "  ") if stream.isatty() else line

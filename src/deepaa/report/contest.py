@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 from deepaa.files import plural
 from deepaa.report.checked import Part
 from deepaa.runs import CONTEST
-from deepaa.search.left_out import TURNED
+from deepaa.search.contest import Size
+from deepaa.search.left_out import turned_text
 
 FORMAT = 1
 DEVIATIONS = 1.96
@@ -35,9 +36,8 @@ class Rung(NamedTuple):
 
     length: int
     """What a training cost, in epochs of all images to train on."""
-    epochs: int
-    images: int | None
-    """Those that it trained on; None for all."""
+    size: Size
+    """Its epochs, and the images that it trained on."""
     seeds: int
     accuracy: float | None
     """On all images that judge; None where a training failed."""
@@ -45,12 +45,6 @@ class Rung(NamedTuple):
     """Accuracy beside the reference, on the images that choose; None while that is not known."""
     error: float | None
     """The standard error of `difference`."""
-
-    @property
-    def size(self) -> str:
-        """`50 epochs of 640 images`, or `50 epochs` where they are of all."""
-        epochs = plural(self.epochs, "epoch")
-        return epochs if self.images is None else f"{epochs} of {plural(self.images, 'image')}"
 
     @property
     def points(self) -> float | None:
@@ -113,10 +107,8 @@ class Protected(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What happens to the class: of mirror images less than half may have the other name."""
-        if self.share >= TURNED:
-            return f"{self.source!r} becomes {self.target!r}"
-        return f"{self.source!r} is taken for others, most often for {self.target!r}"
+        """What happens to the class."""
+        return turned_text(repr(self.source), repr(self.target), self.share)
 
 
 class Proof(NamedTuple):
@@ -179,7 +171,7 @@ class ContestView(NamedTuple):
     def size(self, length: int) -> str:
         """The epochs and images of the trainings of a length."""
         found = (each.at(length) for each in self.candidates)
-        return next((rung.size for rung in found if rung), plural(length, "epoch"))
+        return str(next((rung.size for rung in found if rung), Size(length)))
 
     @property
     def digits(self) -> int:
@@ -268,13 +260,12 @@ def _candidate(part: Part) -> Candidate:
 def _rung(part: Part) -> Rung:
     difference, error = part.optional("difference"), part.optional("error")
     accuracy, length = part.optional("accuracy"), part.part("length").whole()
-    epochs, images = length, None
+    size = Size(length)
     if "epochs" in part.value:  # before trainings could have fewer images, lengths were epochs
-        epochs, images = part.part("epochs").whole(), _whole_or_none(part, "images")
+        size = Size(part.part("epochs").whole(), _whole_or_none(part, "images"))
     return Rung(
         length,
-        epochs,
-        images,
+        size,
         len(part.part("seeds").items()),
         accuracy.number(0, 1) if accuracy else None,
         difference.number(-1, 1) if difference else None,

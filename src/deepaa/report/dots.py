@@ -277,9 +277,10 @@ def _column_heads(view: ContestView) -> Iterator[list[str]]:
     """Lines of what stands over the names and over each length: epochs, then images if not all."""
     found = ([each.at(length) for each in view.candidates] for length in view.lengths)
     rungs = [next(rung for rung in column if rung) for column in found]
-    yield ["", *(f"{rung.epochs} ep." for rung in rungs)]
-    if any(rung.images is not None for rung in rungs):
-        counts = ("all" if rung.images is None else f"{rung.images:,}" for rung in rungs)
+    yield ["", *(f"{rung.size.epochs} ep." for rung in rungs)]
+    images = [rung.size.images for rung in rungs]
+    if any(count is not None for count in images):
+        counts = ("all" if count is None else f"{count:,}" for count in images)
         yield ["images", *counts]
 
 

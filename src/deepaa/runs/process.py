@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any, Self
 
 from deepaa import distributed
-from deepaa.files import columns_of, in_columns, open_regular, printable, read_regular
+from deepaa.files import columns_of, fit_for, open_regular, printable, read_regular
 from deepaa.runs.checkpoint import sync_folder
 from deepaa.runs.json_text import RunError
 
@@ -335,14 +335,12 @@ def notify(text: str) -> None:
 
 def print_line(text: str) -> None:
     """Print one line on stdout; a terminal gets no broken words."""
-    is_terminal = sys.stdout.isatty()
-    line = in_columns(text, columns_of(sys.stdout), "  ") if is_terminal else text
-    sys.stdout.write(f"{line}\n")
+    sys.stdout.write(f"{fit_for(sys.stdout, text)}\n")
 
 
 def in_terminal(line: str) -> str:
     """A line for stderr, with breaks between words where that is a terminal."""
-    return in_columns(line, columns_of(sys.stderr), "  ") if sys.stderr.isatty() else line
+    return fit_for(sys.stderr, line)
 
 
 def _show(text: str) -> None:

@@ -17,6 +17,13 @@ Place = tuple[str, int]
 """The name of an operation, and on which side of its neutral magnitude."""
 
 
+def turned_text(source: str, target: str, share: float) -> str:
+    """What happens to a class, of whose mirror images less than half may have the other name."""
+    if share >= TURNED:
+        return f"{source} becomes {target}"
+    return f"{source} is taken for others, most often for {target}"
+
+
 class Changed(NamedTuple):
     """An operation that turns one class into another."""
 
@@ -44,10 +51,8 @@ class Changed(NamedTuple):
 
     @property
     def what(self) -> str:
-        """What happens to the class: of mirror images less than half may have the other name."""
-        if self.share >= TURNED:
-            return f"'{self.from_class}' becomes '{self.to_class}'"
-        return f"'{self.from_class}' is taken for others, most often for '{self.to_class}'"
+        """What happens to the class."""
+        return turned_text(f"'{self.from_class}'", f"'{self.to_class}'", self.share)
 
 
 _JSON = {"from": "from_class", "to": "to_class"}

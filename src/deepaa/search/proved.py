@@ -22,6 +22,7 @@ from deepaa.search.contest import (
     all_candidates,
     contest_facts,
     contest_network,
+    contest_plan,
     protected_away,
 )
 from deepaa.search.fresh_network import fresh_copy
@@ -140,16 +141,9 @@ class ProvedSearch:
         """The trainings of the contest; before the search, as if it found many layers."""
         assert self.config is not None
         example = found or (Policy.trivial(self.search.space, 3) if self.is_searched else None)
-        images, train = self.images, self.network.config
-        return LengthPlan.make(
-            [each.name for each in self._candidates(example)],
-            train_images=images.train_images,
-            batch=train.batch * train.copies,
-            classes=len(self.search.data.class_names),
-            folds=len(images.parts),
-            device=self.search.device,
-            config=self.config,
-        )
+        names = [each.name for each in self._candidates(example)]
+        train, device = self.network.config, self.search.device
+        return contest_plan(names, self.images, train, device, self.config)
 
     def _candidates(self, found: Policy | None, *, protected: bool = True) -> list[Candidate]:
         space: SpaceName = "imagenet" if is_large(self.search.data.images) else "cifar"

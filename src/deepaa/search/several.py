@@ -21,6 +21,8 @@ from deepaa.search.contest import (
     LengthPlan,
     Plan,
     Size,
+    contest_plan,
+    flat,
 )
 from deepaa.search.methods import OWN, TRAINING_COST, find_searcher
 from deepaa.search.plain_network import ClassProtection, ProtectionRecord, protection_of
@@ -174,19 +176,12 @@ def check_contest(
             f"{count:,} images are too few for a search ({LEAST_SEARCHED:,} or more); --contest "
             "off searches all the same"
         )
-    images, train = JudgedImages.of(search.data, search.splits.judge, searched=True), search.proxy
-    make = partial(
-        LengthPlan.make,
-        [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))],
-        train_images=images.train_images,
-        batch=train.train.batch * train.train.copies,
-        classes=len(search.data.class_names),
-        folds=len(images.parts),
-        device=search.device,
-    )
-    plan = make(config=contest)
+    images = JudgedImages.of(search.data, search.splits.judge, searched=True)
+    names = [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))]
+    make = partial(contest_plan, names, images, search.proxy.train, search.device)
+    plan = make(contest)
     if plan.left_out and not is_asked:
-        plan = make(config=replace(contest, passes=plan.enough))
+        plan = make(replace(contest, passes=plan.enough))
     if plan.left_out:
         raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
     return plan
@@ -208,10 +203,6 @@ class Judged(NamedTuple):
     """Both ends of the 95 % interval of the accuracy, over the images that judge."""
     high: float
 
-    def to_json(self) -> dict[str, Any]:
-        """As methods.json has it."""
-        return {n: v for n, v in (self._asdict() | self.size._asdict()).items() if n != "size"}
-
 
 class MethodRow(NamedTuple):
     """What a method took, and how networks do that were trained with what it found."""
@@ -227,7 +218,7 @@ class MethodRow(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """As methods.json has it."""
-        return {**self._asdict(), "judged": self.judged and self.judged.to_json()}
+        return {**self._asdict(), "judged": self.judged and flat(self.judged)}
 
     @property
     def heading(self) -> str:

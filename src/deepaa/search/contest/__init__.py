@@ -28,6 +28,7 @@ from deepaa.search.contest.plan import (
     LengthPlan as LengthPlan,
     Plan as Plan,
     Size as Size,
+    flat as flat,
 )
 from deepaa.search.contest.proof import (
     Proof as Proof,
@@ -39,6 +40,7 @@ from deepaa.search.contest.request import (
     Searched as Searched,
     contest_facts as contest_facts,
     contest_network as contest_network,
+    contest_plan as contest_plan,
     open_contest as open_contest,
     short_name as short_name,
 )

@@ -19,7 +19,7 @@ from deepaa.runs import (
     duration,
     notify,
 )
-from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan
+from deepaa.search.contest.plan import FIRST_FRESH_SEED, LengthPlan, flat
 from deepaa.search.contest.result import ContestResult, contest_result, document
 from deepaa.search.contest.run import Contest, ContestEntry, ContestEpoch, ContestRecord
 from deepaa.search.plain_network import LOOKING, ClassProtection
@@ -151,8 +151,7 @@ class ContestRun:
     def _log(self, record: ContestRecord) -> None:
         kind = "contest-epoch" if isinstance(record, ContestEpoch) else "contest"
         if self.run is not None:
-            content = record._asdict() | record.size._asdict()
-            self.run.log({"kind": kind, **{n: v for n, v in content.items() if n != "size"}})
+            self.run.log({"kind": kind, **flat(record)})
 
     def _check_stop(self) -> None:
         if self._stop():

@@ -90,6 +90,13 @@ class Size(NamedTuple):
         return epochs if self.images is None else f"{epochs} of {plural(self.images, 'image')}"
 
 
+def flat(record: Any) -> dict[str, Any]:
+    """The fields of a named tuple, with epochs and images in place of its size."""
+    fields = record._asdict()
+    size: Size = fields.pop("size")
+    return {**fields, **size._asdict()}
+
+
 class Rung(NamedTuple):
     """Trainings of one length that are compared with each other."""
 

@@ -63,10 +63,10 @@ class ContestRequest:
     operations: tuple[str, ...] = ()
     """The user's own operations that policies name, MODULE:NAME each."""
 
-    def candidates(self, space: SpaceName, excludes: Callable[[Row], bool]) -> list[Candidate]:
-        """All that take part."""
+    def given(self, space: SpaceName) -> list[Candidate]:
+        """The policies that the user names."""
         operations = import_operations(self.operations)
-        given = [
+        return [
             Candidate(
                 short_name(policy),
                 parse_policy_ref(policy).label,
@@ -75,6 +75,14 @@ class ContestRequest:
             )
             for policy in self.policies
         ]
+
+    def candidates(
+        self,
+        space: SpaceName,
+        given: Sequence[Candidate],
+        excludes: Callable[[Row], bool] = lambda row: False,
+    ) -> list[Candidate]:
+        """All that take part, with those that the user names."""
         found = all_candidates(space, given=given, excludes=excludes)
         return found if self.usual else [each for each in found if _is_asked(each)]
 
@@ -147,15 +155,17 @@ def open_contest(
     space: SpaceName = "imagenet" if is_large(data.images) else "cifar"
     config = request.settings(device, request.contest.limit(device))
     network = contest_network(images, request.model, config, device, request.weights)
-    everybody = request.candidates(space, lambda row: False)
+    given = request.given(space)  # read once, as files may change while class protection is at work
+    everybody = request.candidates(space, given)
     run = None
     if out is not None and not dry_run:
         run = Run(out, _identity(request, everybody, data, network))
 
     def contest_without(protection: Protection) -> tuple[Contest, dict[str, Any]]:
-        candidates = request.candidates(space, protection.excludes)
+        candidates = request.candidates(space, given, protection.excludes)
         away = protected_away(everybody, candidates)
-        plan = _plan(request, candidates, images, network)
+        names = [each.name for each in candidates]
+        plan = contest_plan(names, images, network.config, device, request.contest)
         contest = Contest(candidates, images, network, plan)
         return contest, contest_facts(images, network, protection, away)
 
@@ -182,17 +192,22 @@ def open_contest(
         )
 
 
-def _plan(
-    request: ContestRequest, candidates: list[Candidate], images: JudgedImages, network: Network
+def contest_plan(
+    names: Sequence[str],
+    images: JudgedImages,
+    train: TrainConfig,
+    device: torch.device,
+    config: ContestConfig,
 ) -> LengthPlan:
+    """The trainings of candidates with these names, on these images."""
     return LengthPlan.make(
-        [each.name for each in candidates],
+        names,
         train_images=images.train_images,
-        batch=network.config.batch * network.config.copies,
+        batch=train.batch * train.copies,
         classes=len(images.data.class_names),
         folds=len(images.parts),
-        device=network.device,
-        config=request.contest,
+        device=device,
+        config=config,
     )
 
 
