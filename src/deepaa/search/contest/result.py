@@ -291,7 +291,9 @@ def table_to_json(table: ContestTable) -> dict[str, Any]:
         for entry in table.entries
     ]
     groups = None if clusters is None else clusters.tolist()
-    return {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
+    images = {str(length): count for length, count in table.images.items()}
+    outcomes = {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
+    return {"images": images, **outcomes}
 
 
 def table_from_json(content: Mapping[str, Any], place: object = CONTEST) -> ContestTable:
@@ -325,8 +327,12 @@ def table_from_json(content: Mapping[str, Any], place: object = CONTEST) -> Cont
     entries = tuple(map(entry, stored(content, "entries", tuple[dict[str, Any], ...], place)))
     groups = stored(content, "clusters", tuple[int, ...] | None, place)
     clusters = None if groups is None else torch.tensor(groups, dtype=torch.int64)
+    images = stored(content, "images", dict[str, int], place, {})
+    if wrong := [f"{n}: {k}" for n, k in images.items() if not n.isdecimal() or k < 1]:
+        raise RunError(f"{place}: damaged: images should be lengths and numbers, got {wrong[0]}")
     chooses = bits(content, "chooses")
     try:
-        return ContestTable(chooses, entries, clusters)
+        lengths = {int(length): count for length, count in images.items()}
+        return ContestTable(chooses, entries, clusters, lengths)
     except ValueError as error:
         raise RunError(f"{place}: damaged: {error}") from error
