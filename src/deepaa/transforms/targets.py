@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from deepaa.ops import (
     Layer,
     Table,
-    cut_polygons,
+    are_outside,
     fit_rectangles,
     move_boxes,
     move_rectangles,
@@ -164,9 +164,9 @@ class Mover:
             raise ValueError(f"boxes in {kind} should be floating point, got whole numbers")
         flat = boxes.reshape(-1, ROTATED[kind])
         rectangles = _as_rectangles(flat, kind)
-        outside = np.isnan(cut_polygons(rectangle_corners(rectangles), *self.size, beyond=SLACK))
+        outside = are_outside(rectangles, *self.size, beyond=SLACK)
         where = f"its image of {self.size[0]} x {self.size[1]}"
-        _refuse(outside.any((1, 2)), flat, kind, f"lies outside of {where}")
+        _refuse(outside, flat, kind, f"lies outside of {where}")
         moved = move_rectangles(rectangles, self.layers, *self.size, hide=self.hide)
         return _as_format(moved, kind).reshape(boxes.shape)
 

@@ -100,7 +100,7 @@ class DeepAutoAugment(nn.Module):
             seed: A whole number, for draws that can be repeated.
             operations: Your own operations that the policy's file names.
             cutout_targets: "keep" leaves what cutout covers; "hide" gives masks the fill there, and
-                takes away boxes that are wholly under it and key points.
+                takes away key points, and boxes of which nothing else is left.
             mask_fill: The value of mask pixels that come from outside of the image.
             value_range: The darkest and the brightest value of images that are neither uint8 nor
                 floats in [0, 1], such as (0, 65535). Changed images have 256 levels of it.
