@@ -30,7 +30,7 @@ from deepaa.ops import (
     to_device,
 )
 from deepaa.policy import Policy, load_policy
-from deepaa.transforms import inputs, left_behind, targets
+from deepaa.transforms import counts, inputs, left_behind, targets
 from deepaa.transforms.value_range import ValueRange
 from deepaa.transforms.where import At, in_item, in_sample, naming
 
@@ -177,6 +177,7 @@ class DeepAutoAugment(nn.Module):
         if self.value_range is None and inputs.is_plain_image(given):
             return self._augment_one(given, self._key(index), self.epoch)  # the quick way
         if not torch.compiler.is_compiling():
+            counts.refuse_uneven(given)
             for told in left_behind.told(given):
                 warnings.warn(told, stacklevel=4)  # where the user calls this module
         if self.value_range is not None:
