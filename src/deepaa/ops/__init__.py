@@ -35,7 +35,7 @@ from deepaa.ops.geometry import (
 from deepaa.ops.own_operations import check_own_operations as check_own_operations
 from deepaa.ops.plan import BLENDS as BLENDS, ForkSafeLock as ForkSafeLock, to_device as to_device
 from deepaa.ops.rectangles import (
-    cut_polygons as cut_polygons,
+    are_outside as are_outside,
     fit_rectangles as fit_rectangles,
     move_rectangles as move_rectangles,
     rectangle_corners as rectangle_corners,
