@@ -177,7 +177,7 @@ class Contest:
                 if isinstance(outcome, EpochRecord):
                     self.passes += outcome.images
                     self._losses[unit] = outcome.loss
-                    self._states[unit] = self._at_work[unit].state()
+                    self._states[unit] = self._at_work[unit].state(self._states.get(unit))
                     yield self._epoch(unit, outcome)
                 elif outcome is not None:
                     self._losses[unit] = float("nan")
