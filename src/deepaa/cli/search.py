@@ -90,7 +90,11 @@ def search(
     ] = None,
     model: options.Model = None,
     weights: Annotated[
-        Path | None, network_option(help="Trained weights of --model: no pre-training then.")
+        Path | None,
+        network_option(
+            help="A safetensors file of --model, where every training begins; no pre-training "
+            "then, unless its last layer is for other classes."
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -301,6 +305,8 @@ def _follow(
             notify(f"hint: {hint}")
         if not proved.is_searched:
             notify(proved.too_few)
+        if (note := proved.search.training_note) is not None:
+            notify(note)
         for line in proved.weaknesses:
             notify(f"warning: {line}")
         if proved.config is not None and (shortness := proved.plan().shortness) is not None:

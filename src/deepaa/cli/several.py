@@ -108,6 +108,8 @@ def search_several(
             opened.search.known_protection = shared.known(looking)
             cost = None if opened.is_over else search_cost(opened)
             notify(f"{name}: {_forecast(opened, cost)}")
+            if (note := opened.search.training_note) is not None:
+                notify(f"{name}: {note}")
             if folder is not None:
                 follow(opened, SearchProgress(opened, cost), stop)
                 rows.append(_row(name, opened, folder))
@@ -204,7 +206,7 @@ def _judged(
         tuple(files.values()),
         usual=False,
         model=search.network_name,
-        weights=None,
+        weights=None if request.weights is None else Path(request.weights),
         contest=contest,
         changes=training_changes(search.proxy.train),
         protect=searched.protection is not None,

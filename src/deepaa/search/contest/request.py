@@ -113,7 +113,7 @@ def contest_network(
     model: str | None,
     config: TrainConfig,
     device: torch.device,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
 ) -> Network:
     """The network that every candidate trains, by its name; it normalises by training images."""
     data, train = images.data, images.parts[0].train
