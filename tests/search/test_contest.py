@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 
 import deepaa
 from deepaa import Operation, Policy, Space, hold_contest
-from deepaa.data.load import as_images
+from deepaa.data.load import DataSpec, as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
 from deepaa.runs import Run, StopAskedError, read_history
@@ -38,7 +39,12 @@ from deepaa.search.contest.plan import (
     Size,
 )
 from deepaa.search.contest.proof import Proof
-from deepaa.search.contest.request import contest_facts, contest_network, short_name
+from deepaa.search.contest.request import (
+    ContestRequest,
+    contest_facts,
+    contest_network,
+    short_name,
+)
 from deepaa.search.contest.result import (
     ContestResult,
     contest_result,
@@ -102,16 +108,74 @@ def test_a_found_policy_without_layers_brings_no_candidate() -> None:
     assert not found_candidates(Policy.identity(layers=0))
 
 
+CHAINS = [([(Row(Operation("rotate", -30.0, 30.0, neutral=0.0), 20.0), 0.5)], 1.0)]
+
+
+def with_info(policy: Policy, info: dict[str, str]) -> Policy:
+    schedule = [(phase.epoch, phase.stages) for phase in policy.phases]
+    return Policy(policy.table, schedule=schedule, info=info)
+
+
 def test_a_winner_without_the_defaults_is_read_without_them(tmp_path: Path) -> None:
-    rotate = [([(Row(Operation("rotate", -30.0, 30.0, neutral=0.0), 20.0), 0.5)], 1.0)]
     nothing = Policy.always(Operation("identity"))  # crop, flip and cutout were left out
-    found = Policy.of_chains({0: rotate}).then(nothing)
+    found = Policy.of_chains({0: CHAINS}).then(nothing)
     for candidate in found_candidates(found):
         result = ContestResult(candidate, "", None, None, None)  # type: ignore[arg-type]
         result.policy.save(tmp_path / "policy.json")
         uses = compared_policy(tmp_path / "policy.json").expected_uses()
         assert {name for name, count in uses.items() if count} == {"identity", "rotate"}
-        assert uses["rotate"] == 0.5
+        assert uses["rotate"] == pytest.approx(0.5)
+
+
+def requested(*policies: Path, **more: Any) -> list[Candidate]:
+    """Who takes part in `deepaa contest --policy`."""
+    request = ContestRequest(DataSpec(), tuple(map(str, policies)), **more)
+    return request.candidates("cifar", request.given("cifar"))
+
+
+FOUND = compared_policy("deepta:3", defaults=False)
+TOLD = {"description": "found by deepaa on blobs, 3 layers"}
+
+
+def test_a_found_file_takes_part_as_in_the_contest_of_its_search(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run/found.json"
+    with_info(FOUND, TOLD).save(path)
+    ours, theirs = requested(path), all_candidates("cifar", found=FOUND)
+    assert len(ours) == len(theirs)
+    assert all(any(a.policy.equals(b.policy) for b in theirs) for a in ours)
+    names = [each.name for each in ours]
+    assert names[2:5] == ["run-found", "run-found-spread", "run-found-half"]
+    assert {"run-found-2-half", "run-found-1"} < {*names}
+    assert names.index("run-found-2") > names.index("timm-randaugment")
+    assert ours[3].title == "run/found.json, spread"
+    whole = [each.name for each in requested(path, depths=False, usual=False)]
+    assert whole == ["none", "crop-flip", *names[2:5]]
+    assert len(requested(path, forms=False)) == len(all_candidates("cifar")) + 1
+
+
+def test_what_was_changed_or_judged_takes_part_as_it_is(tmp_path: Path) -> None:
+    """Its strength has been chosen already."""
+    found = with_info(FOUND, TOLD)
+    found.strength(0.7).save(tmp_path / "weaker.json")
+    with_info(FOUND, {**TOLD, "contest": "It won."}).save(tmp_path / "winner.json")
+    with_info(FOUND, {"description": "by hand"}).save(tmp_path / "mine.json")
+    for name in ("weaker.json", "winner.json", "mine.json"):
+        assert len(requested(tmp_path / name, usual=False)) == 3
+
+
+@pytest.mark.parametrize("method", ["randaugment", "fast-aa", "pba"])
+def test_what_any_method_finds_takes_part_in_the_same_forms(tmp_path: Path, method: str) -> None:
+    kinds = {
+        "randaugment": compared_policy("randaugment:n=2,m=9"),
+        "fast-aa": compared_policy("autoaugment"),
+        "pba": Policy.of_chains({0: CHAINS, 5: CHAINS}),
+    }
+    path = tmp_path / "found.json"
+    with_info(kinds[method], {"method": method, "defaults": "none"}).save(path)
+    name = short_name(str(path))
+    found = [each.name for each in requested(path, usual=False)]
+    assert found[2:] == [name, f"{name}-spread", f"{name}-half"]
 
 
 def test_what_is_excluded_leaves_every_candidate() -> None:

@@ -5,6 +5,9 @@ found is the matter of `gradient_matching`.
 """
 
 from deepaa.search.contest.candidates import (
+    AS_FOUND as AS_FOUND,
+    FORMS as FORMS,
+    FOUND_BY as FOUND_BY,
     REFERENCES as REFERENCES,
     Candidate as Candidate,
     all_candidates as all_candidates,

@@ -12,7 +12,7 @@ import torch
 from deepaa.files import plural
 from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
-from deepaa.search.contest.candidates import CROP_FLIP, NONE, Candidate
+from deepaa.search.contest.candidates import CROP_FLIP, JUDGED, NONE, Candidate
 from deepaa.search.contest.pick import ALONE, Pick, difference
 from deepaa.search.contest.plan import Plan, Rung, SeedPlan, Size
 from deepaa.search.contest.proof import Proof, confirmed
@@ -40,7 +40,7 @@ class ContestResult(NamedTuple):
     def policy(self) -> Policy:
         """The policy to train with, with a note of how it was chosen."""
         found = self.winner.policy
-        info = {**found.info, "contest": self.sentence}
+        info = {**found.info, JUDGED: self.sentence}
         info.setdefault("description", self.winner.title)
         stages = [stage for phase in found.phases for stage in phase.stages]
         if stages and all(isinstance(stage, Chains) for stage in stages):
