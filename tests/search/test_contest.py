@@ -41,6 +41,7 @@ from deepaa.search.contest.plan import (
 from deepaa.search.contest.proof import Proof
 from deepaa.search.contest.request import (
     ContestRequest,
+    asked_contest,
     contest_facts,
     contest_network,
     short_name,
@@ -839,6 +840,26 @@ def test_a_winner_that_is_surely_behind_never_stands() -> None:
     behind = PROOF._replace(mean=-0.01, low=-0.02, high=-0.001)
     assert not stands(PICK, behind)
     assert not stands(PICK._replace(extrapolated=True), behind)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        *((each, ContestConfig()) for each in (True, "on")),
+        *((each, None) for each in (False, "off", None)),
+        (60_000, ContestConfig(passes=60_000)),
+        (ContestConfig(1000, 5), ContestConfig(1000, 5)),
+    ],
+)
+def test_a_contest_is_asked_for_in_python(asked: Any, meant: ContestConfig | None) -> None:
+    assert asked_contest(asked) == meant
+
+
+@pytest.mark.parametrize("asked", ["maybe", 0.5, [], {}, ("on",)])
+def test_what_asks_for_no_contest_is_one_line(asked: Any) -> None:
+    with pytest.raises(TypeError, match=r"contest should be True or .*, got ") as raised:
+        deepaa.find_policy(blobs(200, 1), contest=asked, device="cpu")
+    assert "\n" not in str(raised.value)
 
 
 # Loops of one's own

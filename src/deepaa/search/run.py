@@ -39,7 +39,7 @@ from deepaa.runs import (
     read_config,
     to_plain,
 )
-from deepaa.search.contest import ContestConfig, ContestRecord
+from deepaa.search.contest import Asked, ContestConfig, ContestRecord, asked_contest
 from deepaa.search.from_file import check_pretraining, read_network
 from deepaa.search.methods import Method, Searcher, base_preset, method_of
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
@@ -299,7 +299,7 @@ def find_policy(
     device: torch.device | str | None = None,
     sizes: Sizes | None = None,
     method: str | type[Searcher] | None = None,
-    contest: bool | ContestConfig = True,
+    contest: Asked = True,
     out: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     progress: bool | Callable[[Record | ContestRecord], None] | None = None,
@@ -326,7 +326,8 @@ def find_policy(
             gradient matching.
         contest: Whether candidates are trained in the end: the found policy in several forms, and
             others that need no search. The best is returned, and its `info["contest"]` says how
-            much better it is. False returns what the search found, and nothing is proved.
+            much better it is. False returns what the search found, and nothing is proved. A number
+            is as `--contest-passes`, a `ContestConfig` says more; "on" and "off" are taken, too.
         out: A run folder. Called again with equal arguments, the search there goes on, or gives
             its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
         progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
@@ -347,8 +348,7 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    held = ContestConfig() if contest is True else contest or None
-    source = _source(data, size, groups, columns)
+    held, source = asked_contest(contest), _source(data, size, groups, columns)
     request = SearchRequest(
         wanted, source, network, weights, pretrain, sizes, method=found, contest=held
     )

@@ -39,8 +39,10 @@ from deepaa.search.contest.proof import (
     proof as proof,
 )
 from deepaa.search.contest.request import (
+    Asked as Asked,
     ContestRequest as ContestRequest,
     Searched as Searched,
+    asked_contest as asked_contest,
     contest_facts as contest_facts,
     contest_network as contest_network,
     contest_plan as contest_plan,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from deepaa.data import DataSpec, LabelledImages, check_enough
 from deepaa.models import channel_statistics, default_model, is_large, load_model
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
-from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
+from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, short, to_plain
 from deepaa.search.contest.candidates import (
     Candidate,
     all_candidates,
@@ -36,6 +36,26 @@ KIND = "contest"
 """Of the run, in its config.json."""
 PROTECTION_EPOCHS = 20
 """Of the network that tells what turns one class into another."""
+
+
+Asked = ContestConfig | bool | int | Literal["on", "off"] | None
+"""How Python code asks for a contest: whether there is one, or its passes, or all about it."""
+
+
+def asked_contest(asked: Asked) -> ContestConfig | None:
+    """The contest that is asked for; None for none."""
+    if isinstance(asked, ContestConfig):
+        return asked
+    if asked is None or (isinstance(asked, bool | str) and asked in (False, "off")):
+        return None
+    if isinstance(asked, bool | str) and asked in (True, "on"):
+        return ContestConfig()
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        return ContestConfig(passes=asked)
+    raise TypeError(
+        f"contest should be True or 'on', False or 'off', a number of passes, or a ContestConfig, "
+        f"got {short(asked)}"
+    )
 
 
 class Searched(NamedTuple):
