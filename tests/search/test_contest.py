@@ -16,7 +16,7 @@ from blobs import blobs
 from torch import Tensor
 
 import deepaa
-from deepaa import Operation, Policy, Space, hold_contest
+from deepaa import Operation, Policy, Space, hold_contest, load_policy
 from deepaa.data.load import DataSpec, as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
@@ -29,6 +29,7 @@ from deepaa.search.contest.candidates import (
 )
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
+from deepaa.search.contest.own_loop import LoopRecord
 from deepaa.search.contest.pick import Difference, Pick
 from deepaa.search.contest.plan import (
     FIRST_FRESH_SEED,
@@ -894,6 +895,65 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     )
     assert len(calls) == count
     assert again.sentence == result.sentence
+    assert repr(again) == f"<ContestResult: turns. {result.sentence}>"
+    assert load_policy(tmp_path / "run/policy.json").equals(rotate)
+    # with another policy it goes on: what is there is no winner any more
+
+    def fails(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        raise KeyboardInterrupt
+
+    more = {"turns": rotate, "more": rotate.strength(0.9)}
+    with pytest.raises(KeyboardInterrupt):
+        hold_contest(fails, more, usual=False, labels=labels, epochs=30, out=tmp_path / "run")
+    assert not (tmp_path / "run/policy.json").exists()
+
+
+def test_what_is_excluded_leaves_the_candidates_of_an_own_loop(tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+
+    def train(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        seen.append(policy.expected_uses())
+        return coins(policy, seed)
+
+    call = {"found": FOUND, "labels": LABELS, "seeds": 1, "fresh_seeds": 1}
+    mirror = {"mirror": Policy.always(Operation("flip"))}
+    hold_contest(train, mirror, exclude="flip, invert", out=tmp_path, **call)  # type: ignore[arg-type]
+    assert len(seen) > 10
+    assert not any(uses.get("flip") or uses.get("invert") for uses in seen)
+    content = json.loads((tmp_path / "contest.json").read_text())
+    assert content["excluded"] == ["mirror"]
+    titles = {each["name"]: each["title"] for each in content["candidates"]}
+    assert titles["crop-flip"] == "crop and flip without flip"
+    seen.clear()
+    hold_contest(train, usual=False, exclude=lambda row: row.operation.name == "flip", **call)  # type: ignore[arg-type]
+    assert any(uses.get("invert") for uses in seen)
+    assert not any(uses.get("flip") for uses in seen)
+    with pytest.raises(ValueError, match="exclude: no operation 'flop'; there are auto"):
+        hold_contest(train, exclude=["flop"])
+
+
+def test_an_own_loop_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[LoopRecord] = []
+    hold = partial(hold_contest, coins, {"mine": "deepta:2"}, usual=False, labels=LABELS)
+    hold(progress=records.append)
+    assert [record.number for record in records] == [*range(1, len(records) + 1)]
+    assert records[0][:4] == ("none", "no augmentation", 0, False)
+    assert records[0].most == 3 * 2 + 2 * 2
+    assert all(record.number <= record.most for record in records)
+    assert capsys.readouterr() == ("", "")  # nobody looks
+    hold(progress=True)
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("contest  training 1 of at most 10: no augmentation, seed 0\n")
+    assert f"contest: {100 * records[0].accuracy:5.1f} %, no augmentation, seed 0\n" in err
+
+
+@pytest.mark.parametrize("name", ["config.json", "policy.json"])
+def test_a_folder_of_something_else_is_not_written_to(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"holds a {name} that is not of hold_contest"):
+        hold_contest(coins, usual=False, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 LABELS = torch.arange(60) % 3

@@ -12,6 +12,7 @@ from deepaa.search.contest import (
     ContestRequest as ContestRequest,
     ContestResult as ContestResult,
     ContestRun as ContestRun,
+    LoopRecord as LoopRecord,
     Searched as Searched,
     hold_contest as hold_contest,
     open_contest as open_contest,

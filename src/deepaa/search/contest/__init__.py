@@ -18,7 +18,7 @@ from deepaa.search.contest.keep import (
     ContestProgress as ContestProgress,
     ContestRun as ContestRun,
 )
-from deepaa.search.contest.own_loop import hold_contest as hold_contest
+from deepaa.search.contest.own_loop import LoopRecord as LoopRecord, hold_contest as hold_contest
 from deepaa.search.contest.pick import (
     Difference as Difference,
     Pick as Pick,

@@ -36,6 +36,10 @@ class ContestResult(NamedTuple):
     proof failed."""
     table: ContestTable
 
+    def __repr__(self) -> str:
+        """The winner and the sentence alone: the table has numbers for every judge image."""
+        return f"<ContestResult: {self.winner.name}. {self.sentence}>"
+
     @property
     def policy(self) -> Policy:
         """The policy to train with, with a note of how it was chosen."""
