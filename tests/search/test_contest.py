@@ -17,6 +17,7 @@ from torch import Tensor
 
 import deepaa
 from deepaa import Operation, Policy, Space, hold_contest, load_policy
+from deepaa.data import judge_part
 from deepaa.data.load import DataSpec, as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
@@ -573,6 +574,26 @@ def test_a_state_of_trainings_of_other_sizes_is_refused(one_thread: None) -> Non
     for refused in (others, older):
         with pytest.raises(ValueError, match="trainings of length 2 have other sizes"):
             larger_contest().load_state(refused)
+
+
+@pytest.mark.parametrize("searched", [False, True])
+def test_images_that_judge_and_are_trained_on_are_told_of(
+    caplog: pytest.LogCaptureFixture, searched: bool
+) -> None:
+    images, labels = (each.clone() for each in blobs(2000, 1))
+    judge = judge_part(labels)
+    others = torch.ones(2000, dtype=torch.bool)
+    others[judge] = False
+    images[judge[:7]] = images[others.nonzero()[0, 0]].clone()
+    JudgedImages.of(as_images((images, labels)), searched=searched)
+    told = [text for text in caplog.messages if "same pixels" in text]
+    if searched:  # which has said so
+        assert not told
+        return
+    part, classes = told
+    assert "7 of 400 images of the judge have the same pixels as images that networks train" in part
+    assert part.endswith("--groups keeps such images in one part")
+    assert "of another class" in classes
 
 
 def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:

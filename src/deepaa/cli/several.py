@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -142,11 +141,8 @@ def _planned(
     from deepaa.search import FORMS, check_contest, plan_text, search_cost
 
     search, forms = opened.search, True
-    check = partial(check_contest, search, contest, methods, is_asked=is_asked)
     try:
-        plan = check()
-        with suppress(ValueError):  # as found alone, all of them alike
-            plan = check(forms=len(FORMS))
+        plan = check_contest(search, contest, methods, is_asked=is_asked, forms=(len(FORMS), 1))
         forms = len(plan.names) > methods + len(plan.references)
     except ValueError as error:
         if not dry_run:

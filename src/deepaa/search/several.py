@@ -169,14 +169,14 @@ def check_contest(
     methods: int,
     *,
     is_asked: bool = True,
-    forms: int = 1,
+    forms: Sequence[int] = (1,),
 ) -> LengthPlan:
     """The plan of the contest, in which every method takes part.
 
     Passes that are too few for that are refused, or become enough where nobody asked for them.
 
     Args:
-        forms: In how many forms each method takes part, at most.
+        forms: In how many forms each method takes part: the first number that the passes reach.
     """
     count = len(search.data.labels)
     if count < LEAST_SEARCHED:
@@ -185,14 +185,15 @@ def check_contest(
             "off searches all the same"
         )
     images = JudgedImages.of(search.data, search.splits.judge, searched=True)
-    names = [*REFERENCES, *(f"policy {number}" for number in range(1, forms * methods + 1))]
-    make = partial(contest_plan, names, images, search.proxy.train, search.device)
-    plan = make(contest)
-    if plan.left_out and not is_asked:
-        plan = make(replace(contest, passes=plan.enough))
-    if plan.left_out:
-        raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
-    return plan
+    for number in forms:
+        names = [*REFERENCES, *(f"policy {place}" for place in range(number * methods))]
+        make = partial(contest_plan, names, images, search.proxy.train, search.device)
+        plan = make(contest)
+        if plan.left_out and not is_asked:
+            plan = make(replace(contest, passes=plan.enough))
+        if not plan.left_out:
+            return plan
+    raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
 
 
 # The table
