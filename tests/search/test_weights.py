@@ -113,6 +113,10 @@ def test_a_file_of_another_network_is_refused_with_one_key(file: Path) -> None:
         opened_with(file, blobs(2000, 1)).__enter__()
     reason = str(raised.value).split("fit the model: ")[1]
     assert re.fullmatch(r"'network\.0\.weight' is not in the file, and \d+ more", reason)
+    inner = build_model("small", 4).get_submodule("network").state_dict()
+    save_file({name: tensor for name, tensor in inner.items() if name != "3.weight"}, file)
+    with pytest.raises(ValueError, match=r"they do not fit the model: '3\.weight' is not in the"):
+        opened_with(file, blobs(2000, 1)).__enter__()
 
 
 def test_weights_that_torchvision_has_for_its_thousand_classes(tmp_path: Path) -> None:

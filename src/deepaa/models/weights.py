@@ -31,7 +31,7 @@ def load_weights(model: nn.Module, path: str | Path, *, new_head: bool = False) 
         raise ValueError(f"--weights {path}: not a safetensors file ({error})") from error
     # a library's own file of a named network, around which ours normalises
     inner = dict(model.named_children()).get("network")
-    if inner is not None and state.keys() == inner.state_dict().keys():
+    if inner is not None and not state.keys() & model.state_dict().keys():
         model = inner
     kept: list[str] = []
     if new_head:
