@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from deepaa.runs import StopRequest
     from deepaa.search import (
         ContestConfig,
+        ContestRequest,
         Cost,
         MethodRow,
         PolicySearch,
@@ -86,7 +87,7 @@ def search_several(
 
     if world_size() > 1:
         raise ValueError("--methods runs in one process, not under torchrun")
-    fitted, images, planned = dict(requests), None, ""
+    fitted, images, planned, forms = dict(requests), None, "", True
     for name, request in requests.items():  # all are refused before one begins
         with open_search(request, dry_run=True, images=images, **options) as opened:
             images = opened.search.data
@@ -94,7 +95,7 @@ def search_several(
                 fitted[name] = within_budget(request, opened.search, budget)
     if contest is not None:
         count = len(requests)
-        planned, contest = _planned(
+        planned, contest, forms = _planned(
             opened, contest, count, dry_run=dry_run, is_asked=are_passes_asked
         )
     rows: list[MethodRow] = []
@@ -108,6 +109,8 @@ def search_several(
             opened.search.known_protection = shared.known(looking)
             cost = None if opened.is_over else search_cost(opened)
             notify(f"{name}: {_forecast(opened, cost)}")
+            if (note := opened.search.training_note) is not None:
+                notify(f"{name}: {note}")
             if folder is not None:
                 follow(opened, SearchProgress(opened, cost), stop)
                 rows.append(_row(name, opened, folder))
@@ -118,7 +121,8 @@ def search_several(
         return
     if contest is not None:
         searched = Searched(planned_search.data, judge, shared.together)
-        rows = _judged(rows, request, planned_search, searched, out, contest, stop, **options)
+        meant = _contest_request(rows, request, planned_search, searched, out, contest)
+        rows = _judged(rows, replace(meant, forms=forms), out, stop, searched=searched, **options)
     write_json(out / METHODS_FILE, [row.to_json() for row in rows])
     typer.echo()
     for line in method_lines(rows):
@@ -128,18 +132,25 @@ def search_several(
 
 def _planned(
     opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool, is_asked: bool
-) -> tuple[str, ContestConfig]:
-    """What the contest will be; one that cannot be is refused, and told in a dry run."""
-    from deepaa.runs import duration, notify
-    from deepaa.search import check_contest, plan_text, search_cost
+) -> tuple[str, ContestConfig, bool]:
+    """What the contest will be, and whether every method takes part in weaker forms, too.
 
-    search = opened.search
+    A contest that cannot be is refused, and told in a dry run.
+    """
+    from deepaa.runs import duration, notify
+    from deepaa.search import FORMS, check_contest, plan_text, search_cost
+
+    search, forms = opened.search, True
     try:
-        plan = check_contest(search, contest, methods, is_asked=is_asked)
+        plan = check_contest(search, contest, methods, is_asked=is_asked, forms=(len(FORMS), 1))
+        forms = len(plan.names) > methods + len(plan.references)
     except ValueError as error:
         if not dry_run:
             raise
-        return str(error), contest
+        return str(error), contest, forms
+    if not forms:
+        few = f"{plan.passes:,} passes are too few for other forms"
+        notify(f"contest: what a method finds takes part as found alone, as {few}")
     planned = plan_text(plan)
     if dry_run:
         seconds = plan.most_passes() / search_cost(opened).rate
@@ -149,7 +160,7 @@ def _planned(
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
             "by images that the searches have seen, too"
         )
-    return planned, replace(contest, passes=plan.passes)
+    return planned, replace(contest, passes=plan.passes), forms
 
 
 def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:
@@ -167,61 +178,75 @@ def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
     return MethodRow(name, passes, seconds / 60, images_used(opened.search))
 
 
-def _judged(
+def _contest_request(
     rows: list[MethodRow],
     request: SearchRequest,
     search: PolicySearch,
     searched: Searched,
     out: Path,
     contest: ContestConfig,
-    stop: StopRequest,
-    **options: Any,
-) -> list[MethodRow]:
-    """The rows with how the found policies do in a contest among them and the references.
+) -> ContestRequest:
+    """A contest among what the methods found and the references, which trains as they did.
 
     Args:
         request: One of the searches'.
-        search: The same before it begins: the contest trains as it does.
+        search: The same before it begins.
         searched: What the searches have read and found, which the contest takes over.
     """
-    from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
-    from deepaa.runs import notify
-    from deepaa.search import (
-        ContestProgress,
-        ContestRequest,
-        contest_forecast,
-        judged,
-        open_contest,
-        short_name,
-        training_changes,
-    )
+    from deepaa.search import ContestRequest, training_changes
 
     assert isinstance(request.data, DataSpec)
-    files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
-    asked = ContestRequest(
+    return ContestRequest(
         request.data,
-        tuple(files.values()),
+        tuple(_policy_of(row, out) for row in rows),
+        depths=False,
         usual=False,
         model=search.network_name,
-        weights=None,
+        weights=None if request.weights is None else Path(request.weights),
         contest=contest,
         changes=training_changes(search.proxy.train),
         protect=searched.protection is not None,
         operations=request.operations,
     )
-    begun = open_contest(
-        asked,
-        out / CONTEST,
-        stop=lambda: stop.requested,
-        searched=searched,
-        **options,
+
+
+def _policy_of(row: MethodRow, out: Path) -> str:
+    return str(folder_of(out, row.method) / "policy.json")
+
+
+def _judged(
+    rows: list[MethodRow], request: ContestRequest, out: Path, stop: StopRequest, **options: Any
+) -> list[MethodRow]:
+    """The rows with how the best form of each found policy does in the contest.
+
+    Args:
+        options: As for `open_contest`.
+    """
+    from deepaa.cli.contest import follow, print_contest
+    from deepaa.runs import notify
+    from deepaa.search import (
+        ContestProgress,
+        best_form,
+        contest_forecast,
+        judged,
+        open_contest,
+        short_name,
     )
-    with begun as opened:
+
+    asked = partial(getattr, stop, "requested")
+    with open_contest(request, out / CONTEST, stop=asked, **options) as opened:
         plan = contest_forecast(opened)
         notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, ContestProgress(opened), stop)
         print_contest(opened, out / CONTEST)
         held, table = opened.contest.plan, opened.contest.table
-    names = {row.method: short_name(files[row.method]) for row in rows}
-    return [row._replace(judged=judged(held, table, names[row.method])) for row in rows]
+    told = []
+    for row in rows:
+        found = best_form(held, table, short_name(_policy_of(row, out)))
+        if found is None:
+            told.append(row)
+            continue
+        name, form = found
+        told.append(row._replace(judged=judged(held, table, name, ~table.chooses), form=form))
+    return told

@@ -12,7 +12,7 @@ import torch
 from deepaa.files import plural
 from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
-from deepaa.search.contest.candidates import CROP_FLIP, NONE, Candidate
+from deepaa.search.contest.candidates import CROP_FLIP, JUDGED, NONE, Candidate
 from deepaa.search.contest.pick import ALONE, Pick, difference
 from deepaa.search.contest.plan import Plan, Rung, SeedPlan, Size
 from deepaa.search.contest.proof import Proof, confirmed
@@ -36,11 +36,15 @@ class ContestResult(NamedTuple):
     proof failed."""
     table: ContestTable
 
+    def __repr__(self) -> str:
+        """The winner and the sentence alone: the table has numbers for every judge image."""
+        return f"<ContestResult: {self.winner.name}. {self.sentence}>"
+
     @property
     def policy(self) -> Policy:
         """The policy to train with, with a note of how it was chosen."""
         found = self.winner.policy
-        info = {**found.info, "contest": self.sentence}
+        info = {**found.info, JUDGED: self.sentence}
         info.setdefault("description", self.winner.title)
         stages = [stage for phase in found.phases for stage in phase.stages]
         if stages and all(isinstance(stage, Chains) for stage in stages):
