@@ -136,7 +136,7 @@ def test_trainings_of_a_part_of_the_images_are_told_of() -> None:
     lines = [line.plain for line in contest_lines(view, 80)]
     head = next(i for i, line in enumerate(lines) if line.split() == ["37", "ep.", "16", "ep."])
     assert lines[head + 1].split() == ["images", "1,280", "all"]
-    assert any("left after 37 epochs of 1,280 images:" in line for line in lines)
+    assert any("no longer than 37 epochs of 1,280 images:" in line for line in lines)
     page = make_page(Subject("x", "finished", None, contest=view))
     assert ">37 epochs of 1,280 images<" in page
     said = "whole schedules of 37 epochs of 1,280 images, and those that stayed for 16 epochs."

@@ -84,7 +84,7 @@ def test_a_contest_is_drawn_around_its_reference() -> None:
     assert {found[name].colour for name in ("found", "found, strength 0.5")} == {"accent", "colour"}
     assert texts(drawing, 11) == [
         *("on images and seeds that did not choose", "after 16 epochs"),
-        "left after 4 epochs",
+        "no longer than 4 epochs",
     ]
     assert not [m for m in drawing.marks if isinstance(m, Rect)]  # no bars
 
@@ -92,7 +92,7 @@ def test_a_contest_is_drawn_around_its_reference() -> None:
 def test_a_contest_that_goes_on_is_drawn_as_far_as_it_is() -> None:
     going = plot_contest(contest_table(contest(done=14)))
     assert going is not None
-    assert texts(going, 11) == ["after 16 epochs", "after 4 epochs", "left after 4 epochs"]
+    assert texts(going, 11) == ["after 16 epochs", "after 4 epochs", "no longer than 4 epochs"]
     first = plot_contest(contest_table(contest(done=2)))
     assert first is not None
     assert len([m for m in first.marks if isinstance(m, Dot)]) == 2

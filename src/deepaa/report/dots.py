@@ -109,7 +109,7 @@ def _groups(view: ContestView) -> Iterator[tuple[str, list[Candidate]]]:
 
     for (length, has_left), group in groupby(view.candidates, key=place):
         size = view.size(length)
-        heading = f"left after {size}" if has_left else f"after {size}"
+        heading = f"no longer than {size}" if has_left else f"after {size}"
         yield (heading if length else "not trained yet"), list(group)
 
 
