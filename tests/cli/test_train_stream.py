@@ -19,6 +19,7 @@ from deepaa.data import StreamedImages, scan, streaming
 from deepaa.data.folder import list_images
 from deepaa.models import build_model
 from deepaa.runs import read_history
+from deepaa.train import experiment
 from deepaa.train.loop import evaluate_streamed
 from deepaa.train.results import read_results
 
@@ -109,6 +110,45 @@ def test_a_run_decodes_its_files_once_to_look_at_them(command: Any, decoded: lis
     assert command(*run)[0] == 0
     assert len(decoded) == 240
     assert json.loads(Path("run/scan.json").read_text())["train"]["files"] == 200
+
+
+def test_a_run_keeps_its_decoder_on_another_machine(
+    command: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One begun with Pillow goes on so on CUDA, and the other way round."""
+    again = ("--seeds", 1, "--workers", 0)
+    with monkeypatch.context() as on_cuda:
+        on_cuda.setattr(experiment, "decoder_for", lambda *_: "torchvision")
+        code, _, err = command(*STREAM, "--policy", "crop-flip", "--out", "device")
+        assert code == 0, err
+    code, _, err = command(*STREAM, "--policy", "crop-flip", "--out", "workers")
+    assert code == 0, err
+    for other, run in (("torchvision", "workers"), ("pillow", "device")):
+        monkeypatch.setattr(experiment, "decoder_for", lambda *_, other=other: other)
+        code, _, err = command("--resume", run, *again)
+        assert code == 0, err
+        code, _, err = command(*STREAM, "--policy", "crop-flip", "--seeds", 1, "--out", run)
+        assert code == 0, err
+        assert len(read_results(run)[0]) == 3
+    assert read_results("device")[1]["images"]["decoder"] == "torchvision"
+    assert "decoder" not in read_results("workers")[1]["images"]
+
+
+def test_a_decoder_for_the_device_needs_a_stream(command: Any) -> None:
+    args = (
+        "--model",
+        "small",
+        "--epochs",
+        1,
+        "--device",
+        "cpu",
+        "--policy",
+        "none",
+        "--out",
+        "run",
+    )
+    code, _, err = command("--data", "tree", *args, "--read", "decoder=torchvision")
+    assert (code, "decoder=torchvision is for --stream" in err) == (2, True)
 
 
 def test_policies_side_by_side_share_the_scan(command: Any, decoded: list[str]) -> None:

@@ -97,6 +97,72 @@ def test_what_the_device_decodes(folder, tmp_path):
     assert jpeg_of(dog / "long.jpg", Reading(max_pixels=6_000)) == Jpeg(content, 300, 20, 1)
 
 
+def test_a_large_file_is_left_to_the_workers(folder, monkeypatch, one_axis_at_a_time):
+    """Hundreds of files wait in shared memory, where a square would take a fraction."""
+    long = folder / "train" / "dog" / "long.jpg"
+    monkeypatch.setattr(deepaa.data.jpegs, "MOST_BYTES", long.stat().st_size)
+    assert jpeg_of(long, DEFAULT_READING) is not None
+    monkeypatch.setattr(deepaa.data.jpegs, "MOST_BYTES", long.stat().st_size - 1)
+    assert jpeg_of(long, DEFAULT_READING) is None
+    expected = all_of(streamed(folder))
+    for got, want in zip(all_of(streamed(folder, reading=ON_DEVICE)), expected, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_a_file_that_the_device_refuses_changes_no_other(folder, monkeypatch, caplog):
+    """Pillow decodes it, in every later epoch at once; the others are decoded as without it."""
+    from torchvision import io
+
+    decode, asked = io.decode_jpeg, []
+    refused = (folder / "train" / "dog" / "progressive.jpg").read_bytes()
+
+    def other_rounding(contents, *args, **kwargs):
+        asked.append(len(contents))
+        if any(content.numpy().tobytes() == refused for content in contents):
+            raise RuntimeError("Unknown chroma subsampling")
+        return [255 - picture for picture in decode(contents, *args, **kwargs)]
+
+    monkeypatch.setattr(io, "decode_jpeg", other_rounding)
+    with caplog.at_level("WARNING"):
+        stream = streamed(folder, reading=ON_DEVICE)
+        images, _, rows = all_of(stream)
+    assert "for one: Unknown chroma subsampling" in caplog.text
+    monkeypatch.setattr(io, "decode_jpeg", lambda c, *a, **k: [255 - x for x in decode(c, *a, **k)])
+    inverted, _, same = all_of(streamed(folder, reading=ON_DEVICE))
+    assert torch.equal(rows, same)
+    other = [not torch.equal(a, b) for a, b in zip(images, inverted, strict=True)]
+    assert sum(other) == 1
+    singly = asked.count(1)
+    monkeypatch.setattr(io, "decode_jpeg", other_rounding)
+    again = all_of(stream)[0]
+    assert torch.equal(again, images)
+    assert asked.count(1) - singly <= 2  # batches of one file; none was refused again
+
+
+def test_no_memory_is_no_refusal(folder, monkeypatch):
+    from torchvision import io
+
+    def none_left(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    stream = streamed(folder, reading=ON_DEVICE)
+    monkeypatch.setattr(io, "decode_jpeg", none_left)
+    with pytest.raises(torch.OutOfMemoryError):
+        all_of(stream)
+
+
+def test_a_picture_of_another_size_than_its_header_says_is_named(folder, monkeypatch):
+    from torchvision import io
+
+    decode = io.decode_jpeg
+    stream = streamed(folder, reading=ON_DEVICE)
+    monkeypatch.setattr(
+        io, "decode_jpeg", lambda c, *a, **k: [x.mT.contiguous() for x in decode(c, *a, **k)]
+    )
+    with pytest.raises(BadImagesError, match="another size than its header says"):
+        all_of(stream)
+
+
 def test_turned_photos_are_as_stored_where_exif_does_not_count(folder):
     turned = folder / "train" / "cat" / "turned6.jpg"
     assert jpeg_of(turned, DEFAULT_READING).upright == (44, 61)

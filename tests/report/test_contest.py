@@ -421,12 +421,14 @@ def test_protected_classes() -> None:
 
 
 def test_a_contest_that_nobody_left_has_no_column_for_it() -> None:
-    assert ">Left after<" in make_page(Subject("x", "finished", None, contest=contest_table(SMALL)))
+    assert ">No longer than<" in make_page(
+        Subject("x", "finished", None, contest=contest_table(SMALL))
+    )
     stayed = copy.deepcopy(SMALL)
     for each in stayed["candidates"]:
         each["left_after"] = None
     page = make_page(Subject("x", "finished", None, contest=contest_table(stayed)))
-    assert ">Left after<" not in page
+    assert ">No longer than<" not in page
     (rows,) = re.findall(r'data-table="contest">.*?<tbody>(.*?)</tbody>', page, re.S)
     assert {row.count("<td") for row in rows.split("</tr>") if "<td" in row} == {4}
 

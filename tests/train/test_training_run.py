@@ -711,6 +711,47 @@ def test_a_state_can_be_written_over_an_earlier_one() -> None:
     assert all(torch.equal(other[name], kept[name]) for name in kept)
 
 
+class _Centred(nn.Module):
+    """A network that puts another tensor in the place of a buffer, as running means may do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+        self.register_buffer("centre", torch.zeros(3))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        means = images.float().mean((2, 3)) / 255
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * means.mean(0).detach()
+        return self.head(means - self.centre)
+
+
+def test_states_have_buffers_that_a_network_replaces() -> None:
+    images = torch.randint(0, 256, (64, 3, 8, 8), dtype=torch.uint8)
+    labels = torch.arange(64) % 2
+    config = TrainConfig(epochs=3, batch=16, lr=0.1)
+
+    def training() -> Training:
+        torch.manual_seed(0)
+        return Training(_Centred(), ImageBatches(images, labels, None, config, "cpu"), config)
+
+    whole, first = training(), training()
+    state = None
+    for _ in range(2):
+        first.train_epoch()
+        state = first.state(state)
+        assert torch.equal(state["model.centre"], first.model.centre)
+    resumed = training()
+    resumed.load_state(state)
+    resumed.train_epoch()
+    for _ in whole:
+        pass
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(*(t.state().values() for t in (whole, resumed)), strict=True)
+    )
+
+
 @pytest.mark.gpu
 def test_kept_states_are_on_the_device(tmp_path: Path) -> None:
     with opened(tmp_path) as run:

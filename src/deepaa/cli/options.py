@@ -91,7 +91,8 @@ Read = Annotated[
         metavar="NAME=VALUE",
         help="How image files are read: apply_exif=false leaves them as they were taken, "
         "max_pixels=100000000 takes larger ones, alpha_colour=0,0,0 shows through transparent "
-        "pixels. May be repeated.",
+        "pixels; with train --stream reduce=true decodes large photos smaller, and decoder=pillow "
+        "in the workers on CUDA machines too. May be repeated.",
     ),
 ]
 Groups = Annotated[

@@ -62,4 +62,8 @@ from deepaa.data.splits import (
     epoch_order as epoch_order,
     stratified_splits as stratified_splits,
 )
-from deepaa.data.streaming import DecodingRate as DecodingRate, StreamedImages as StreamedImages
+from deepaa.data.streaming import (
+    DecodingRate as DecodingRate,
+    StreamedImages as StreamedImages,
+    decoder_for as decoder_for,
+)

@@ -8,6 +8,7 @@ levels; on a CPU the bytes are the same. All other kinds of files are decoded by
 from __future__ import annotations
 
 import io
+import logging
 import math
 import stat
 import warnings
@@ -28,13 +29,18 @@ from deepaa.data.image_file import (
     Decoded,
     Packed,
     Reading,
+    Reason,
     orientation_of,
     read_image,
 )
 from deepaa.ops import Box, BoxTaps, box_taps, resize_boxes, triton_problem
 
-END = b"\xff\xd9"
-"""The last bytes of a whole JPEG file."""
+_LOGGER = logging.getLogger(__name__)
+
+START, END = b"\xff\xd8\xff", b"\xff\xd9"
+"""The first and the last bytes of a whole JPEG file."""
+MOST_BYTES = 1 << 18
+"""Of a file that a worker hands over: hundreds of them wait in shared memory at a time."""
 MOST_PIXELS = 1 << 26
 """Decoded at a time: 200 MB on the device."""
 UPRIGHT = 1
@@ -59,17 +65,17 @@ class Jpeg(NamedTuple):
 
 
 def jpeg_of(file: Path | Packed, reading: Reading) -> Jpeg | None:
-    """The file, if it is a whole JPEG of three colours; what is wrong with others Pillow tells."""
+    """The file, if it is a whole JPEG of three colours; what is wrong with others Pillow tells.
+
+    Large files are none either: a worker makes a small square of them.
+    """
     try:
-        if isinstance(file, Packed):
-            content = file.content()
-        elif stat.S_ISREG(file.stat().st_mode):
-            content = file.read_bytes()
-        else:
+        content = _content(file)
+        if not (content.startswith(START) and content.endswith(END)):
             return None
         with Image.open(io.BytesIO(content)) as image:
             usual = image.format == "JPEG" and image.mode == "RGB"
-            usual = usual and image.info.get("adobe_transform", 1) == 1 and content.endswith(END)
+            usual = usual and image.info.get("adobe_transform", 1) == 1
             if not usual or image.width * image.height > reading.max_pixels:
                 return None
             orientation = orientation_of(image) if reading.apply_exif else UPRIGHT
@@ -80,6 +86,19 @@ def jpeg_of(file: Path | Packed, reading: Reading) -> Jpeg | None:
         raise
     except Exception:  # damaged files raise whatever Pillow's parsing happens to hit
         return None
+
+
+def _content(file: Path | Packed) -> bytes:
+    """The bytes of a file, or none where it is too large or nothing to read."""
+    if isinstance(file, Packed):
+        content = file.content()
+        return content if len(content) <= MOST_BYTES else b""
+    status = file.stat()
+    if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        return b""
+    with file.open("rb") as opened:
+        start = opened.read(len(START))
+        return start + opened.read() if start == START else b""
 
 
 class Square(NamedTuple):
@@ -99,7 +118,8 @@ class _Arrays(NamedTuple):
     """The bytes of the files, one after the other."""
     lengths: npt.NDArray[np.int64]
     """How many bytes each has."""
-    pixels: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    """(K, 2): the width and the height of each as it is stored."""
     indices: npt.NDArray[np.int64]
     """The number of each file in its source."""
     files: npt.NDArray[np.int64]
@@ -133,7 +153,7 @@ class Jpegs(NamedTuple):
         arrays: Sequence[npt.NDArray[Any]] = _Arrays(
             np.frombuffer(b"".join(file.content for file in files), np.uint8),
             longs(len(file.content) for file in files),
-            longs(file.width * file.height for file in files),
+            np.array([(file.width, file.height) for file in files], np.int64).reshape(-1, 2),
             longs(indices),
             longs(square.file for square in squares),
             longs(square.place for square in squares),
@@ -161,7 +181,7 @@ class Jpegs(NamedTuple):
         """Its files in parts of at most `MOST_PIXELS`, or of one file."""
         arrays, first = self.arrays(), 0
         while first < len(arrays.lengths):
-            total = np.cumsum(arrays.pixels[first:])
+            total = np.cumsum(arrays.sizes[first:].prod(1))
             last = first + max(1, int(np.searchsorted(total, MOST_PIXELS, side="right")))
             yield _Part(arrays, first, last)
             first = last
@@ -175,9 +195,15 @@ def _room(array: npt.NDArray[Any]) -> int:
 class DeviceDecoder:
     """Decodes JPEG files on a device, and cuts them."""
 
-    def __init__(self, device: torch.device, read: Callable[[int], Decoded | BadFile]) -> None:
-        """`read` gives a file by its number, for those that the device's decoder refuses."""
-        self.device, self._read = device, read
+    def __init__(
+        self,
+        device: torch.device,
+        read: Callable[[int], Decoded | BadFile],
+        path: Callable[[int], Path],
+    ) -> None:
+        """`read` and `path` tell of a file by its number, if the device's decoder refuses it."""
+        self.device, self._read, self._path = device, read, path
+        self._refused: set[int] = set()
         self._triton = device.type == "cuda" and triton_problem(device) is None
         self._cut: torch.cuda.Event | None = None
 
@@ -195,31 +221,73 @@ class DeviceDecoder:
             if self.device.type == "cuda":
                 self._cut = torch.cuda.current_stream(self.device).record_event()
 
-    def _pictures(self, files: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """The pictures as they are stored, of files with their numbers."""
+    def _pictures(self, files: Sequence[_File]) -> list[Tensor]:
+        """The pictures as they are stored."""
         if self._cut is not None:  # the decoder's own stream writes where pictures were before
             self._cut.synchronize()
+        usual = [file for file in files if file.number not in self._refused]
         try:
-            contents = [content for _, content in files]
-            return _decoded(contents, self.device)
-        except RuntimeError:  # does not say of which file; what is wrong with it, Pillow tells
-            return [self._picture(index) for index, _ in files]
+            made = iter(_decoded([file.content for file in usual], self.device) if usual else [])
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # does not say of which file; the others keep their pixels
+            made = iter([self._alone(file) for file in usual])
+        pictures = [
+            self._by_pillow(file) if file.number in self._refused else next(made) for file in files
+        ]
+        for file, picture in zip(files, pictures, strict=True):
+            if picture.shape != file.shape:  # the squares are computed for another one
+                bad = self._bad(file, "its picture has another size than its header says")
+                raise BadFileError(bad)
+        return pictures
 
-    def _picture(self, index: int) -> Tensor:
-        found = self._read(index)
+    def _alone(self, file: _File) -> Tensor:
+        """A picture whose batch was refused; one that is refused itself goes to Pillow."""
+        try:
+            return _decoded([file.content], self.device)[0]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            if not self._refused:
+                why = (str(error) or type(error).__name__).splitlines()[0]
+                _LOGGER.warning("Pillow decodes what torchvision cannot, for one: %s", why)
+            self._refused.add(file.number)
+            return torch.empty(0)
+
+    def _by_pillow(self, file: _File) -> Tensor:
+        found = self._read(file.number)
         if isinstance(found, BadFile):
             raise BadFileError(found)
         pixels = torch.from_numpy(np.asarray(found.image).transpose(2, 0, 1).copy())
         return pixels.to(self.device)
+
+    def _bad(self, file: _File, detail: str) -> BadFile:
+        return BadFile(self._path(file.number), Reason.DAMAGED, detail)
 
 
 def _decoded(contents: list[Tensor], device: torch.device) -> list[Tensor]:
     """uint8 (3, H, W) each, as they are stored; RuntimeError if any of them is no picture."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    with warnings.catch_warnings():  # it will move to another package
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return [*decode_jpeg(contents, ImageReadMode.RGB, device=device)]
+    _expect_move()
+    return [*decode_jpeg(contents, ImageReadMode.RGB, device=device)]
+
+
+@cache
+def _expect_move() -> None:
+    """Leave out the warning that torchvision's decoders move: without them Pillow decodes."""
+    told = "The image decoding and encoding capabilities of TorchVision"
+    warnings.filterwarnings("ignore", told, DeprecationWarning)
+
+
+class _File(NamedTuple):
+    """A file that is decoded."""
+
+    number: int
+    """In the source."""
+    content: Tensor
+    shape: tuple[int, int, int]
+    """Of the picture, as the worker has read it."""
 
 
 class _Part(NamedTuple):
@@ -235,7 +303,7 @@ class _Part(NamedTuple):
 
     @property
     def pixels(self) -> int:
-        return int(self.arrays.pixels[self.first : self.last].sum())
+        return int(self.arrays.sizes[self.first : self.last].prod(1).sum())
 
     @property
     def chosen(self) -> slice:
@@ -253,12 +321,14 @@ class _Part(NamedTuple):
         arrays, chosen = self.arrays, self.chosen
         return BoxTaps(arrays.facts[chosen], arrays.across[chosen], arrays.down[chosen])
 
-    def files(self) -> Iterator[tuple[int, Tensor]]:
-        """The number and the bytes of each."""
+    def files(self) -> Iterator[_File]:
+        """Each of them."""
         content, ends = torch.from_numpy(self.arrays.content), np.cumsum(self.arrays.lengths)
         for place in range(self.first, self.last):
-            end = int(ends[place])
-            yield int(self.arrays.indices[place]), content[end - self.arrays.lengths[place] : end]
+            end, (width, height) = int(ends[place]), self.arrays.sizes[place].tolist()
+            start = end - int(self.arrays.lengths[place])
+            index = int(self.arrays.indices[place])
+            yield _File(index, content[start:end], (3, height, width))
 
 
 def _groups(parts: Sequence[_Part]) -> Iterator[list[_Part]]:

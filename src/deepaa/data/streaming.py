@@ -136,13 +136,14 @@ class StreamedImages:
         self.class_names = tree.class_names
         self.labels = torch.tensor(tree.labels, dtype=torch.int64)
         """Of all images, on the CPU."""
-        self.decoder = _decoder_of(reading, self.device) if train else "pillow"
+        self.decoder = decoder_for(reading, self.device) if train else "pillow"
         """What decodes JPEG files: `pillow` in the workers, or `torchvision` on the device."""
         on_device = self.decoder == "torchvision"
         self._decoder = Decoder(
             tree, size, crop if train else None, reading, leaves_jpegs=on_device
         )
-        self._on_device = DeviceDecoder(self.device, self._decoder.stored)
+        self._on_device = DeviceDecoder(self.device, self._decoder.stored, self._decoder.files.path)
+        self._stream: torch.cuda.Stream | None = None  # on which batches are prepared
         self.side = self._decoder.side
         """Of the square images in a batch; `size` unless they are cut "larger"."""
         self._epoch: list[_Batch] | None = None
@@ -292,8 +293,9 @@ class StreamedImages:
                 self._decode(jpegs, moved.images)
                 yield moved
             return
-        # a priority above that of training: its small kernels would wait behind whole steps
-        stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        if self._stream is None:  # above training: its small kernels would wait for whole steps
+            self._stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        stream = self._stream
         waiting: tuple[StreamedBatch, torch.cuda.Event] | None = None
         for batch, jpegs in batches:
             with torch.cuda.stream(stream):
@@ -322,18 +324,22 @@ class StreamedImages:
         return BadImagesError(report)
 
 
-def _decoder_of(reading: Reading, device: torch.device) -> str:
-    """What decodes JPEG files that are trained on."""
+def decoder_for(reading: Reading, device: torch.device) -> str:
+    """What decodes JPEG files that are trained on, alike in all processes, which all must ask."""
     if reading.decoder == "pillow" or (reading.decoder == "auto" and reading.reduce):
         return "pillow"
     if reading.decoder == "auto" and device.type != "cuda":
         return "pillow"
     problem = device_problem(device)
-    if problem is None:
+    if not distributed.any_rank(problem is not None):
         return "torchvision"
+    problem = problem or "another process cannot"
     if reading.decoder == "torchvision":
         raise ValueError(f"decoder=torchvision cannot decode JPEG files on {device}: {problem}")
-    _LOGGER.warning("Pillow decodes JPEG files, as torchvision cannot on %s: %s", device, problem)
+    if distributed.is_main():
+        _LOGGER.warning(
+            "Pillow decodes JPEG files, as torchvision cannot on %s: %s", device, problem
+        )
     return "pillow"
 
 

@@ -13,7 +13,14 @@ import torch
 from torch import nn
 
 from deepaa import distributed
-from deepaa.data import DataSpec, StreamedImages, absolute_root, fetch, lists_files
+from deepaa.data import (
+    DataSpec,
+    StreamedImages,
+    absolute_root,
+    decoder_for,
+    fetch,
+    lists_files,
+)
 from deepaa.files import plural
 from deepaa.models import SMALL_SIDE, channel_statistics, default_model, load_model
 from deepaa.ops import check_own_operations, import_operations
@@ -270,7 +277,9 @@ def build_experiment(
         known = found if images is None else images.scan_record()
         options = {"device": device, "workers": workers, "scan": scan}
         crop = crop_for(ended_policy(policy, wanted, [3, side, side]))
-        images = stream_images(request.data, crop, known, **options)
+        images = stream_images(_with_decoder(request, device), crop, known, **options)
+    elif request.data.reading.decoder == "torchvision":
+        raise ValueError("--read decoder=torchvision is for --stream: Pillow reads what is kept")
     elif images is None:
         where = request.data, request.test, request.holdout
         images = images_in_memory(*where, download=download, workers=workers or 0)
@@ -316,6 +325,23 @@ def _completed(request: TrainRequest, recipe: Recipe | None) -> TrainRequest:
             )
     data = replace(data, root=absolute_root(data.root, data.data, request.test))
     return replace(request, data=data, stream=bool(stream))
+
+
+def _with_decoder(request: TrainRequest, device: torch.device) -> DataSpec:
+    """The data with what decodes its files: what has decoded them in a run that goes on."""
+    reading = request.data.reading
+    if reading.decoder == "auto":
+        before = distributed.from_main(lambda: _stored_decoder(request.folder))
+        reading = replace(reading, decoder=before or decoder_for(reading, device))
+    return replace(request.data, reading=reading)
+
+
+def _stored_decoder(folder: Path) -> str | None:
+    """What decodes the files of a run; None where there is none yet."""
+    if not (folder / CONFIG).exists():
+        return None
+    images = read_config(folder).get("images")
+    return str(images.get("decoder", "pillow")) if isinstance(images, Mapping) else None
 
 
 def load_requested_policy(request: TrainRequest, epochs: int, space: SpaceName) -> Policy:

@@ -76,7 +76,6 @@ class Training:
         self.epoch = 0
         """Epochs done."""
         self._whole = True
-        self._named: dict[str, Tensor] | None = None
 
     def __iter__(self) -> Iterator[EpochRecord]:
         """Train the epochs that are left, yielding between them."""
@@ -180,9 +179,7 @@ class Training:
         self.epoch, self._whole = epoch, True
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All tensors that training changes, by name; the same ones from the first step on."""
-        if self._named is not None:
-            return self._named
+        """All tensors that training changes, by name."""
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         memory = self._step.optimizer.momentum
         momentum = {
@@ -190,9 +187,7 @@ class Training:
             for name, parameter in self.model.named_parameters()
             if parameter in memory
         }
-        found = {**weights, **momentum}
-        self._named = found if self.epoch else None
-        return found
+        return {**weights, **momentum}
 
     def _require_whole(self) -> None:
         if not self._whole:

@@ -27,6 +27,8 @@ from deepaa.train import (
 
 PARALLEL = {"cuda": 4, "cpu": 1}
 """Networks that are trained side by side, by the kind of device."""
+RULE = 2
+"""Of who goes on, and how they are foreseen: a contest that was begun by another one is no more."""
 DIGITS = 4
 """Losses are rounded to so many decimals before anything looks at them, so that contest.json, which
 has no more, leads to the same choice."""
@@ -126,6 +128,7 @@ class Contest:
         self._judged: dict[Unit, Judged] = {}
         self._at_work: dict[Unit, Training] = {}
         self._states: dict[Unit, dict[str, Tensor]] = {}  # after the newest whole epoch
+        self._older: dict[Unit, dict[str, Tensor]] = {}  # states that may be written over
         self._losses: dict[Unit, float] = {}  # of the newest epoch
         self._began: dict[Unit, float] = {}
         self._on_device: dict[int, tuple[Tensor, Tensor]] = {}
@@ -177,7 +180,11 @@ class Contest:
                 if isinstance(outcome, EpochRecord):
                     self.passes += outcome.images
                     self._losses[unit] = outcome.loss
-                    self._states[unit] = self._at_work[unit].state(self._states.get(unit))
+                    # what is interrupted leaves the newest state whole
+                    newest = self._at_work[unit].state(self._older.pop(unit, None))
+                    if unit in self._states:
+                        self._older[unit] = self._states[unit]
+                    self._states[unit] = newest
                     yield self._epoch(unit, outcome)
                 elif outcome is not None:
                     self._losses[unit] = float("nan")
@@ -186,6 +193,7 @@ class Contest:
             self._judged[unit] = judged[unit]
             del self._at_work[unit]
             self._states.pop(unit, None)
+            self._older.pop(unit, None)
         for job, unit in {Job(*unit[:3]): unit for unit in group}.items():
             if (entry := self._entry(job)) is not None:
                 yield self._summary(entry, self._began[unit])
@@ -256,15 +264,18 @@ class Contest:
             for name, value in zip(Judged._fields, (*judged[:2], train_loss), strict=True):
                 state[f"judged/{unit.key}/{name}"] = value
         for unit, tensors in self._states.items():
-            state |= {f"work/{unit.key}/{name}": value for name, value in tensors.items()}
+            # the tensors are written over by later epochs
+            state |= {f"work/{unit.key}/{name}": t.clone() for name, t in tensors.items()}
         for unit, loss in self._losses.items():
             state[f"loss/{unit.key}"] = torch.tensor(loss, dtype=torch.float64)
         for length in {unit.length for unit in (*self._judged, *self._states)}:
             state[f"size/{length}"] = self._size(length)
-        return {**state, "passes": torch.tensor(self.passes)}
+        return {**state, "passes": torch.tensor(self.passes), "rule": torch.tensor(RULE)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a state; ValueError or LookupError if it is none of this contest."""
+        if "rule" not in state or int(state["rule"]) != RULE:
+            raise ValueError("it was begun with another rule of who goes on")
         self.passes = int(state["passes"])
         found: dict[Unit, dict[str, Tensor]] = {}
         sizes: dict[int, Tensor] = {}
@@ -280,7 +291,7 @@ class Contest:
             if kind == "judged":
                 found.setdefault(unit, {})[name[0]] = tensor
             elif kind == "work":
-                self._states.setdefault(unit, {})[name[0]] = tensor
+                self._states.setdefault(unit, {})[name[0]] = tensor.clone()
             else:
                 self._losses[unit] = float(tensor.item())
         if lost := [unit.key for unit in self._states if unit not in self._losses]:
