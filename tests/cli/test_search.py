@@ -277,10 +277,10 @@ def test_too_few_images_for_a_search(command: Any, folder: Path) -> None:
     _, told, _ = command(*words, "--dry-run")
     names = [line.split()[0] for line in told.splitlines()]
     assert names == ["data", "network", "search", "contest", "warning", "time"]
-    assert "search   200 images are too few for a search (1,000 or more)" in told
+    assert "search   200 images are too few for a search (300 or more)" in told
     code, out, err = command(*words, "--out", "run")
     assert code == 0, err
-    assert "200 images are too few for a search (1,000 or more)" in err
+    assert "200 images are too few for a search (300 or more)" in err
     assert "layer 1" not in err
     assert re.search(r"^policy +run/policy.json$", out, re.M)
     assert "found.json" not in out  # nothing was searched
