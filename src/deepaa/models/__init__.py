@@ -17,6 +17,7 @@ from deepaa.models.factory import (
     is_large as is_large,
     is_own_code as is_own_code,
     load_model as load_model,
+    quicker_options as quicker_options,
     state_hash as state_hash,
     unwrap_compiled as unwrap_compiled,
 )

@@ -23,6 +23,8 @@ from deepaa.ops import check_images, import_object
 
 SMALL_SIDE = 64
 """Images up to this side are searched with a wide ResNet, larger ones with ResNet-18."""
+SMALL_WEIGHTS, LOW_SIDE = 500_000, 32
+"""A network of more weights, and images of more pixels a side, are named where time is short."""
 Levels = float | Sequence[float] | Tensor
 """One number for all channels, or one for each."""
 
@@ -37,6 +39,12 @@ def default_model(images: Tensor, device: torch.device) -> str:
     if is_large(images):
         return "resnet18"
     return "small" if device.type == "cpu" else "wrn-40-2"
+
+
+def quicker_options(images: Tensor, weights: int) -> list[str]:
+    """Options with which images (N, C, H, W) and a network of so many weights take less time."""
+    options = ["--model small"] if weights > SMALL_WEIGHTS else []
+    return options + (["--size 32"] if max(images.shape[-2:]) > LOW_SIDE else [])
 
 
 # Normalisation
