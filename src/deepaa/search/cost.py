@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from deepaa.data import weaknesses
 from deepaa.files import plural
-from deepaa.models import frozen_copy, quicker_options
+from deepaa.models import LONG_ON_CPU, frozen_copy, quicker, quicker_options
 from deepaa.runs import duration
 from deepaa.search.contest import ContestRun, LengthPlan
 from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
@@ -23,8 +23,6 @@ from deepaa.search.settings import PRESETS, SearchConfig
 
 ENOUGH_SECONDS = 0.3
 """Seconds of work that show the speed of a network."""
-LONG = 3600.0
-"""Seconds on a CPU from which on a cheaper way is named."""
 SMALL = "--model small"
 
 
@@ -178,7 +176,7 @@ def cheaper_way(
         is_demo_cheaper: Whether the preset demo has anything to say about their cost.
     """
     search = searches[0]
-    if cost.total < LONG or search.device.type != "cpu":
+    if cost.total < LONG_ON_CPU or search.device.type != "cpu":
         return None
     ways = quicker_options(search.data.images, _weights(search.model))
     if plan is not None and cost.contest > cost.total / 2:
@@ -190,7 +188,7 @@ def cheaper_way(
         return f"{' '.join(['--preset demo', *ways])} takes minutes on a CPU"
     if not ways and cost.pretraining > cost.total / 2:
         return "fewer --epochs make the pre-training shorter"
-    return _quicker(ways)
+    return quicker(ways)
 
 
 def shorter_contest(option: str, plan: LengthPlan, seconds: float, ways: list[str]) -> str | None:
@@ -200,16 +198,12 @@ def shorter_contest(option: str, plan: LengthPlan, seconds: float, ways: list[st
         option: What sets its passes.
         ways: Other options that make it quicker.
     """
-    now, more = plan.most_passes(), _quicker(ways)
-    passes = max(rounded(now * LONG / 2 / seconds), rounded(1.05 * plan.enough))
+    now, more = plan.most_passes(), quicker(ways)
+    passes = max(rounded(now * LONG_ON_CPU / 2 / seconds), rounded(1.05 * plan.enough))
     if passes > 0.8 * now:
         return more
     shorter = f"{option} {passes} takes about {duration(seconds * passes / now)}"
     return shorter if more is None else f"{shorter}; {more}, too"
-
-
-def _quicker(ways: list[str]) -> str | None:
-    return f"{' and '.join(ways)} {'is' if len(ways) == 1 else 'are'} quicker" if ways else None
 
 
 def _weights(model: nn.Module) -> int:
@@ -255,7 +249,7 @@ def contest_forecast(run: ContestRun) -> dict[str, str]:
     }
     if weak := weaknesses(images.data.labels, images.data.class_names):
         lines["warning"] = "; ".join(weak)
-    if seconds > LONG and network.device.type == "cpu":
+    if seconds > LONG_ON_CPU and network.device.type == "cpu":
         ways = quicker_options(images.data.images, _weights(model))
         if (hint := shorter_contest("--passes", plan, judging, ways)) is not None:
             lines["hint"] = hint
