@@ -11,9 +11,9 @@ def not_imported(error: ImportError, package: str, need: str, extra: str) -> str
     Args:
         error: What the import raised.
         need: What needs the package.
-        extra: The extra of this package that installs it.
+        extra: What pip installs for it, as deepaa[hf].
     """
-    advice = f"pip install 'deepaa[{extra}]'"
+    advice = f"pip install '{extra}'"
     if isinstance(error, ModuleNotFoundError) and error.name == package:
         return f"{need} need {package}: {advice}"
     reason = listed([" ".join(str(error).split())])

@@ -122,7 +122,7 @@ def _library(source: str) -> Any:
     try:
         import datasets
     except ImportError as error:
-        why = not_imported(error, "datasets", "data sets of Hugging Face", "hf")
+        why = not_imported(error, "datasets", "data sets of Hugging Face", "deepaa[hf]")
         raise ValueError(f"{shown(source)}: {why}") from None
     if int(datasets.__version__.split(".")[0]) < OLDEST:
         raise ValueError(

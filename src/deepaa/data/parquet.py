@@ -27,7 +27,9 @@ class Parquet:
             import pyarrow
             from pyarrow import compute, parquet
         except ImportError as error:
-            raise ValueError(not_imported(error, "pyarrow", "Parquet files", "parquet")) from None
+            raise ValueError(
+                not_imported(error, "pyarrow", "Parquet files", "deepaa[parquet]")
+            ) from None
         self._arrow, self._parquet, self._compute = pyarrow, parquet, compute
         self._path = path
         with self._opened([]) as file, _one_line(pyarrow):
