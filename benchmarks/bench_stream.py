@@ -172,6 +172,7 @@ class Work(NamedTuple):
     batch: int
     policy: str
     reduce: bool
+    decoder: str
     workers: int | None
     steps: int | None
 
@@ -229,7 +230,7 @@ def _rates(
 
     def stream(count: int) -> StreamedImages:
         tree = repeated(files, scratch / f"files{count}", count)
-        reading = Reading(reduce=work.reduce)
+        reading = Reading(reduce=work.reduce, decoder=work.decoder)
         return StreamedImages(
             tree, work.size, train=True, workers=work.workers, crop=crop_for(policy),
             device=where, reading=reading, scan=False, outside_links=True,
@@ -302,6 +303,7 @@ def stream_tables(report: dict[str, Any]) -> list[TextTable]:
     """The report as text."""
     options = report["options"]
     text = "{model}, {size} x {size}, batch {batch}, {policy}, {workers} workers, on {device}"
+    text += ", decoder {decoder}"
     title = text.format(**options)
     return [TextTable(title, COLUMNS, report["rates"])]
 
@@ -321,6 +323,9 @@ def main(
     reduce: Annotated[
         bool, typer.Option("--reduce", help="Decode large photos at the size that is needed.")
     ] = False,
+    decoder: Annotated[
+        str, typer.Option(help="auto, pillow, or torchvision: what decodes the files.")
+    ] = "auto",
     steps: Annotated[
         int | None, typer.Option(min=2, help="Steps in an epoch. Default: about 15 seconds.")
     ] = None,
@@ -339,7 +344,7 @@ def main(
     def say(text: str) -> None:
         typer.echo(text, err=True)
 
-    work = Work(model, size, batch, policy, reduce, workers, steps)
+    work = Work(model, size, batch, policy, reduce, decoder, workers, steps)
     try:
         report = measure_stream(
             photos, work, device=device, compile=compile, minutes=minutes, out=out, say=say

@@ -101,8 +101,10 @@ def bits(row: Row) -> Tensor:
     return torch.tensor([each == "1" for each in text])
 
 
-def predicted(small: Networks, larger: Networks, passes: int) -> dict[str, float]:
-    """The accuracies after so many passes that the learning curve foresees from two trainings."""
+def predicted(small: Networks, larger: Networks, whole: Shape) -> dict[str, float]:
+    """The accuracies of whole trainings that the learning curve foresees from two smaller ones."""
+    sizes = {math.prod(whole): whole[0]}
+    sizes |= {r["images"] * r["epochs"]: r["images"] for n in (small, larger) for r in n.values()}
     entries = [
         Entry(name, row["images"] * row["epochs"], 0, losses, right, row["train_loss"])
         for networks in (small, larger)
@@ -110,12 +112,13 @@ def predicted(small: Networks, larger: Networks, passes: int) -> dict[str, float
         for right in [bits(row)]
         for losses in [torch.zeros(len(right), dtype=torch.float64)]
     ]
-    curve = learning_curve(ContestTable(torch.ones_like(entries[0].correct), tuple(entries)))
-    found = {}
-    for name, row in larger.items():
-        left = passes / (row["images"] * row["epochs"])
-        found[name] = 1 - (1 - row["accuracy"]) * left ** -curve.falls(row["train_loss"])
-    return found
+    everybody = torch.ones_like(entries[0].correct)
+    table = ContestTable(everybody, tuple(entries), images=sizes)
+    curve, way = learning_curve(table), table.growth(table.lengths[-1], math.prod(whole))
+    return {
+        name: 1 - (1 - row["accuracy"]) * math.exp(-curve.fall(row["train_loss"], way))
+        for name, row in larger.items()
+    }
 
 
 def worth(told: dict[str, float], long: Networks) -> tuple[float, float, str]:
@@ -150,7 +153,7 @@ def summary(rows: list[Row], images: int, epochs: int) -> list[str]:
         if small[0] > larger[0] or small[1] > larger[1] or math.prod(small) >= math.prod(larger):
             continue
         found = [
-            worth(predicted(networks[small][draw], networks[larger][draw], images * epochs), long)
+            worth(predicted(networks[small][draw], networks[larger][draw], (images, epochs)), long)
             for draw, long in whole.items()
             if networks[small][draw].keys() == networks[larger][draw].keys() == long.keys()
         ]

@@ -22,7 +22,7 @@ from deepaa.data import StreamedImages
 from deepaa.policy import compared_policy
 from deepaa.train import StreamedBatches, TrainConfig
 
-TINY = Work("small", 24, 4, "crop-flip", True, 1, 2)
+TINY = Work("small", 24, 4, "crop-flip", True, "auto", 1, 2)
 
 
 def test_a_training_from_files_is_measured_beside_one_without(

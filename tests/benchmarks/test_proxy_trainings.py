@@ -41,14 +41,18 @@ def test_worth() -> None:
 
 
 def test_a_prediction_follows_the_curve() -> None:
-    """Both have the same high loss, and errors that halve as passes grow fourfold."""
+    """Both have the same high loss; errors halve as images and epochs double, and twice more."""
     small = {str(r["candidate"]): r for r in packed([network(n, 10, 4, 200, 3.0) for n in "abcd"])}
     large = {str(r["candidate"]): r for r in packed([network(n, 20, 8, 100, 3.0) for n in "abcd"])}
-    way = 1 - math.exp(-3)  # the knee is a third of the highest loss
-    above = 0.25 * 0.5 + 4 * way * math.log(200.5 / 100.5) / math.log(4)
-    fall = above / (0.25 + 4 * way**2) * way
-    for accuracy in predicted(small, large, 16 * 160).values():
-        assert accuracy == pytest.approx(1 - 0.25 * 16**-fall)
+    new = 1 - math.exp(-3)  # the knee is a third of the highest loss
+    way = torch.tensor([new / 2, 1 / 2], dtype=torch.float64)  # half of it is epochs
+    below = 4 * torch.outer(way, way) + 0.25 * torch.eye(2, dtype=torch.float64)
+    fall = math.log(200.5 / 100.5) / math.log(4)
+    rate, scaling = (torch.linalg.inv(below) @ (4 * way * fall + 0.25 * 0.5)).tolist()
+    whole = 80, 16  # four times the images and twice the epochs of the larger ones
+    wanted = rate * new * math.log(2) + scaling * math.log(4)
+    for accuracy in predicted(small, large, whole).values():
+        assert accuracy == pytest.approx(1 - 0.25 * math.exp(-wanted))
 
 
 def test_the_summary_tells_of_each_shape_and_each_pair_of_them() -> None:

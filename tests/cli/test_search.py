@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ from deepaa.ops import import_operations
 from deepaa.policy import own_advice
 from deepaa.report.pictures import find_originals
 from deepaa.runs import Run, read_history
+from deepaa.search.contest import all_candidates
 from deepaa.search.cost import memory_needed
 from deepaa.search.gradient_matching.search import StepRecord
 from deepaa.search.policy_search import PolicySearch
@@ -249,8 +251,25 @@ def test_a_search_ends_with_a_contest(command: Any, many: Path) -> None:
 def test_without_a_contest_nothing_is_proved(command: Any) -> None:
     _, out, _ = command(*TINY, "--out", "run")
     assert "Nothing is proved" in out
-    assert out.endswith("\ndeepaa contest --policy run/policy.json --data ...\n")  # to be copied
     assert load_policy("run/policy.json").equals(load_policy("run/found.json"))
+
+
+def test_the_advice_is_a_command_that_holds_the_contest_of_the_search(
+    command: Any, run_cli: Any, folder: Path, many: Path
+) -> None:
+    more = ["--size", "12", "--no-protect", "--set", "train.lr=0.05"]
+    _, out, _ = command(*TINY, *more, "--out", "run")
+    said = out.splitlines()[-1]
+    assert said == (
+        f"deepaa contest --policy run/found.json --data {folder / 'blobs.npz'} --size 12 "
+        f"--passes 700000 --set lr=0.05 --no-protect"
+    )
+    code, told, err = run_cli(*shlex.split(said)[1:], "--dry-run")
+    assert code == 0, err
+    everybody = all_candidates("cifar", found=load_policy("run/found.json"))
+    assert f"contest  {len(everybody)} candidates" in told
+    _, told, _ = run_cli(*shlex.split(said)[1:], "--no-forms", "--dry-run")
+    assert f"contest  {len(all_candidates('cifar')) + 1} candidates" in told
 
 
 def test_too_few_images_for_a_search(command: Any, folder: Path) -> None:

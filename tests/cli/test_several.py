@@ -16,7 +16,7 @@ from blobs import blobs
 
 from deepaa.data import DataSpec, as_images, read_splits
 from deepaa.runs import read_history
-from deepaa.search import PolicySearch, SharedProtection, looking_of, open_method
+from deepaa.search import FORMS, PolicySearch, SharedProtection, looking_of, open_method
 from deepaa.search.plain_network import ClassProtection, ProtectionRecord as Found
 from deepaa.search.settings import SettingsRequest
 
@@ -56,7 +56,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 def test_the_contest_takes_over_what_the_searches_have_read_and_found(
     tmp_path: Path, run_cli: Run, counted: dict[str, int]
 ) -> None:
-    words = command(tmp_path, "--contest-passes", "300000", "--set", "train.epochs=3")
+    words = command(tmp_path, "--contest-passes", "780000", "--set", "train.epochs=3")
     code, out, err = run_cli(*words)
     assert code == 0, err
     assert counted == {"reads": 1, "looks": 1}
@@ -65,10 +65,12 @@ def test_the_contest_takes_over_what_the_searches_have_read_and_found(
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))  # the judge, too
     document = json.loads((runs / "contest/contest.json").read_text())
     assert document["data"]["images"] == 2000
-    assert {"random-policy", "randaugment-policy"} <= {e["name"] for e in document["candidates"]}
+    forms = {f"{name}-policy{tail}" for name in METHODS for tail in FORMS}
+    assert {e["name"] for e in document["candidates"]} == forms | {"none", "crop-flip"}
     rows = json.loads((runs / "methods.json").read_text())
     assert [row["method"] for row in rows] == METHODS
     assert all(row["judged"] for row in rows)
+    assert {row["form"] for row in rows} <= {"as found", "spread", "half strength"}
     looks = [
         [record for record in read_history(runs / name) if record["kind"] == "protection"]
         for name in METHODS
@@ -81,6 +83,16 @@ def test_the_contest_takes_over_what_the_searches_have_read_and_found(
     code, again, _ = run_cli(*words)  # all of it is there
     assert (code, again) == (0, out)
     assert counted["looks"] == 1
+
+
+@pytest.mark.parametrize(("passes", "count"), [("300000", 4), ("780000", 8)])
+def test_all_methods_take_part_in_all_forms_or_all_as_found(
+    tmp_path: Path, run_cli: Run, passes: str, count: int
+) -> None:
+    code, _, err = run_cli(*command(tmp_path, "--contest-passes", passes, "--dry-run"))
+    assert code == 0, err
+    assert f"contest: {count} candidates" in err
+    assert ("300,000 passes are too few for other forms" in err) == (count == 4)
 
 
 @pytest.mark.slow

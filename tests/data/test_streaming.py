@@ -403,7 +403,8 @@ def test_long_epochs_are_watched(large, monkeypatch):
 
 @pytest.mark.gpu
 def test_batches_on_cuda_are_those_of_the_cpu(folder):
-    host, device = streamed(folder), streamed(folder, workers=2, device="cuda")
+    reading = Reading(decoder="pillow")
+    host, device = streamed(folder), streamed(folder, workers=2, device="cuda", reading=reading)
     waste = torch.randn(2000, 2000, device="cuda")
     for a, b in zip(host.batches(0, 8, copies=2), device.batches(0, 8, copies=2), strict=True):
         assert all(part.is_cuda for part in b)

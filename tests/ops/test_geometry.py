@@ -137,9 +137,7 @@ def test_a_painted_rectangle_stays_in_its_box(
 ) -> None:
     x = sorted(data.draw(st.lists(st.integers(0, width), min_size=2, max_size=2, unique=True)))
     y = sorted(data.draw(st.lists(st.integers(0, height), min_size=2, max_size=2, unique=True)))
-    pixels = np.zeros((height, width), np.uint8)
-    pixels[y[0] : y[1], x[0] : x[1]] = 255
-    out = np.asarray(by_pillow(Image.fromarray(pixels), chosen, hide=False))
+    out = painted(chosen, height, width, (x[0], y[0], x[1], y[1]), 0)
     layers = layers_of(chosen, height, width)
     ((left, top, right, bottom),) = move_boxes(
         np.array([[x[0], y[0], x[1], y[1]]], float), layers, height, width, hide=False
@@ -147,13 +145,93 @@ def test_a_painted_rectangle_stays_in_its_box(
     assert 0 <= left <= right <= width
     assert 0 <= top <= bottom <= height
     rows, columns = np.nonzero(out)
-    if len(rows):
-        slack = len(chosen)  # nearest neighbours are up to a pixel off, in each layer
+    slack = len(chosen)  # nearest neighbours are up to a pixel off, in each layer
+    if left == right:
+        assert not painted(chosen, height, width, (x[0], y[0], x[1], y[1]), -slack).any()
+    elif len(rows):
         scale = float(np.prod([scale_of(layer) for layer in layers]))
         assert left - slack * scale <= columns.min()
         assert columns.max() + 1 <= right + slack * scale
         assert top - slack * scale <= rows.min()
         assert rows.max() + 1 <= bottom + slack * scale
+
+
+def painted(chosen: Sequence[Step], height: int, width: int, box: Sequence[int], more: int) -> Any:
+    """Where Pillow takes a painted rectangle, which is larger by `more` pixels on each side."""
+    pixels = np.zeros((height, width), np.uint8)
+    left, top, right, bottom = box
+    rows, columns = (
+        slice(max(0, a - more), max(0, b + more)) for a, b in ((top, bottom), (left, right))
+    )
+    pixels[rows, columns] = 255
+    return np.asarray(by_pillow(Image.fromarray(pixels), chosen, hide=False))
+
+
+def random_step(rng: np.random.Generator) -> Step:
+    """Any operation that moves pixels, and half of the time a shift far to one side."""
+    name = str(rng.choice([*sorted(MOVING - {"cutout"}), "translate_x", "translate_y"]))
+    m = rng.uniform(-1, 1) * LIMITS[name] if name in LIMITS else None
+    options: dict[str, Any] = {"pad": int(rng.integers(10))} if name == "crop" else {}
+    chosen = step(name, m, **options)
+    return *chosen[:2], rng.random(chosen[0].uniforms).tolist()
+
+
+def test_a_box_of_which_no_pixel_is_left_is_gone() -> None:
+    """Also where it left in one layer, and later ones move the border of the image into view."""
+    rng = np.random.default_rng(0)
+    lost = 0
+    for _ in range(2000):
+        height, width = map(int, rng.integers(8, 60, 2))
+        layers = layers_of([random_step(rng) for _ in range(rng.integers(2, 4))], height, width)
+        (left, right), (top, bottom) = (
+            sorted((0 if rng.random() < 0.3 else int(n)) for n in rng.choice(side, 2, False) + 1)
+            for side in (width, height)
+        )
+        if left == right or top == bottom:
+            continue
+        box = np.array([[left, top, right, bottom]], float)
+        (moved,) = move_boxes(box, layers, height, width, hide=False)
+        index = source_index(layers, height, width, hide=False)
+        near = np.zeros((height, width), np.bool_)
+        more = len(layers)  # nearest neighbours are up to a pixel off, in each layer
+        near[max(0, top - more) : bottom + more, max(0, left - more) : right + more] = True
+        sides = moved[2:] - moved[:2]
+        assert (sides > 0).all() or not sides.any()
+        if not (near.flatten()[index.clip(0)] & (index >= 0)).any():
+            lost += 1
+            # no more than a splinter between the centres of pixels
+            assert sides.min() <= np.prod([scale_of(layer) for layer in layers]), (layers, box)
+    assert lost > 100
+
+
+@given(
+    st.lists(steps(sorted(MOVING - {"cutout"})), min_size=1, max_size=3),
+    st.integers(8, 60),
+    st.integers(8, 60),
+    st.data(),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_box_lies_around_its_points_that_are_left(
+    chosen: list[Step], height: int, width: int, data: st.DataObject
+) -> None:
+    """A grid of points in the box, of which each goes its own way, tells the same."""
+    x, y = (
+        sorted(
+            data.draw(st.lists(st.integers(-8, 4 * side + 8), min_size=2, max_size=2, unique=True))
+        )
+        for side in (width, height)
+    )
+    layers = layers_of(chosen, height, width)
+    box = np.array([[x[0], y[0], x[1], y[1]]]) / 4
+    (moved,) = move_boxes(box, layers, height, width, hide=False)
+    grid = np.stack(np.meshgrid(np.linspace(*x, 40), np.linspace(*y, 40)), -1).reshape(-1, 2) / 4
+    points, lost = track(grid, layers, height, width, hide=False)
+    kept = points[~lost]
+    if moved[2] > moved[0]:
+        assert (kept >= moved[:2] - 1e-6).all()
+        assert (kept <= moved[2:] + 1e-6).all()
+    elif len(kept) > 2:  # a line of points on the border
+        assert np.linalg.svd(kept - kept.mean(0), compute_uv=False)[1] < 1e-4
 
 
 def scale_of(layer: Layer) -> float:
@@ -211,11 +289,33 @@ def test_what_left_the_image_does_not_come_back() -> None:
     back = [step("translate_x", 0.5), step("translate_x", -0.5)]
     layers = layers_of(back, 8, 8)
     boxes = np.array([[0.0, 0, 3, 8], [2, 1, 6, 7], [5, 0, 8, 8]])
-    want = [[4, 0, 4, 0], [4, 1, 6, 7], [5, 0, 8, 8]]
+    want = [[0, 0, 0, 0], [4, 1, 6, 7], [5, 0, 8, 8]]
     assert move_boxes(boxes, layers, 8, 8, hide=False).tolist() == want
     points, lost = track(np.array([[1.0, 1], [6, 6]]), layers, 8, 8, hide=False)
     assert points.tolist() == [[1, 1], [6, 6]]
     assert lost.tolist() == [True, False]
+
+
+def test_a_layer_that_moves_the_border_into_view_brings_no_box_back() -> None:
+    """The image's edges turn too, and the upright boxes around them reach beyond the image."""
+    layers = layers_of([step("translate_y", 0.45), step("rotate", 30.0)], 64, 45)
+    boxes = np.array([[21.0, 21, 26, 27], [21, 25, 26, 31]])
+    gone, moved = move_boxes(boxes, layers, 64, 45, hide=False)
+    assert (gone[2:] == gone[:2]).all()
+    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    corners = np.array([[21, 0], [26, 0], [26, 2], [21, 2]]) - (22.5, 32)  # 29 pixels up, then cut
+    want = corners @ [[cos, -sin], [sin, cos]] + (22.5, 32)
+    assert moved == pytest.approx([*want.min(0).clip(0), *want.max(0)])
+
+
+def test_what_is_left_outside_of_a_cutout_may_leave() -> None:
+    """Half of the box is under the cutout, and the other half leaves the image."""
+    hidden, away = step("cutout", u=[0.5, 0.5], size=6), step("translate_x", -0.5)
+    layers = layers_of([hidden, away, step("rotate", 20.0)], 16, 16)  # 5 to 12 are covered
+    boxes = np.array([[1.0, 6, 14, 10], [7, 6, 14, 10], [6, 6, 7, 7]])
+    moved = move_boxes(boxes, layers, 16, 16, hide=True)
+    assert [bool((box[2:] > box[:2]).all()) for box in moved] == [True, False, False]
+    assert (move_boxes(boxes, layers, 16, 16, hide=False)[2, 2:] > 0).all()
 
 
 def test_cutout_hides_what_is_wholly_under_it() -> None:

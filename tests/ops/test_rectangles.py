@@ -19,7 +19,7 @@ from deepaa.ops.geometry import (
     moving_layers,
 )
 from deepaa.ops.rectangles import (
-    cut_polygons,
+    are_outside,
     fit_rectangles,
     move_rectangles,
     rectangle_corners,
@@ -249,15 +249,25 @@ def test_cutout_hides_what_is_wholly_under_it() -> None:
     assert np.allclose(move_rectangles(before, [layer], 16, 16, hide=False), before)
 
 
-def test_what_is_cut_off_polygons() -> None:
-    triangle, far, inside = (
-        [[-2.0, 1], [2, 1], [2, 5]],
-        [[9.0, 9], [10, 9], [9, 10]],
-        [[1.0, 1], [3, 1], [3, 3]],
-    )
-    cut = cut_polygons(np.array([triangle, far, inside]), 4, 6)
-    assert np.isnan(cut[1]).all()
-    assert {tuple(point) for point in cut[0]} == {(0, 1), (2, 1), (2, 4), (1, 4), (0, 3)}
-    assert {tuple(point) for point in cut[2]} == {tuple(point) for point in inside}
-    assert not np.isnan(cut_polygons(np.array([far]), 4, 6, beyond=5)).any()
-    assert cut_polygons(np.zeros((0, 4, 2)), 4, 6).shape == (0, 4, 2)
+@given(SIDES, SIDES, st.floats(0, 2), st.data())
+@settings(max_examples=100, deadline=None)
+def test_what_lies_outside(height: int, width: int, beyond: float, data: st.DataObject) -> None:
+    """Shared corners, found slowly, say the same of two areas that do more than touch."""
+    centre = data.draw(st.tuples(st.floats(-20, width + 20), st.floats(-20, height + 20)))
+    sides = data.draw(st.tuples(st.floats(0.5, 30), st.floats(0.5, 30)))
+    one = np.array([[*centre, *sides, data.draw(st.floats(-400, 400))]])
+    x, y = width + beyond, height + beyond
+    image = np.array([[-beyond, -beyond], [x, -beyond], [x, y], [-beyond, y]])
+    corners = slow_corners([rectangle_corners(one)[0], image])
+    if len(corners) > 2 and slow_area(corners) > 1e-6:
+        assert not are_outside(one, height, width, beyond)[0]
+    elif not len(corners):
+        assert are_outside(one, height, width, beyond)[0]
+
+
+def test_what_lies_outside_by_hand() -> None:
+    """The hull of the first turned one is in the image; it passes by the corner."""
+    near = [[22.0, 22, 30, 1, 45], [22, 22, 3, 3, 45], [19, 19, 0, 0, 10], [10, 25, 9, 9, 0]]
+    assert are_outside(np.array(near), 20, 20, 0).tolist() == [True, True, False, True]
+    assert are_outside(np.array(near), 20, 20, 1).tolist() == [True, False, False, False]
+    assert are_outside(np.zeros((0, 5)), 20, 20, 0).shape == (0,)

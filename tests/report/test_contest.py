@@ -9,11 +9,13 @@ import math
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from contest_files import FLIP, HARMS, HELPS, PROTECTED, contest
 
+from deepaa import Policy, hold_contest
 from deepaa.report.contest import (
     BEYOND,
     Candidate,
@@ -35,7 +37,7 @@ from deepaa.report.contest import (
 from deepaa.report.dots import contest_lines, plot_contest
 from deepaa.report.drawing import inline_svg
 from deepaa.report.page import make_page
-from deepaa.report.subject import Subject
+from deepaa.report.subject import Subject, read_subject
 from deepaa.search.contest import Size
 
 
@@ -427,6 +429,26 @@ def test_a_contest_that_nobody_left_has_no_column_for_it() -> None:
     assert ">Left after<" not in page
     (rows,) = re.findall(r'data-table="contest">.*?<tbody>(.*?)</tbody>', page, re.S)
     assert {row.count("<td") for row in rows.split("</tr>") if "<td" in row} == {4}
+
+
+def test_the_folder_of_an_own_loop_is_shown(tmp_path: Path) -> None:
+    def train(policy: Policy, seed: int) -> tuple[list[float], list[bool]]:
+        return [1.0] * 60, [(place + seed) % 3 > 0 for place in range(60)]
+
+    result = hold_contest(train, {"mine": "deepta:2"}, usual=False, out=tmp_path)
+    for name in ("policy.json", "contest.json"):
+        subject = read_subject(str(tmp_path))
+        assert subject.status == "finished"
+        page = make_page(subject)
+        assert html.unescape(result.sentence) in html.unescape(page)
+        assert "deepaa search --resume" not in page
+        if name == "policy.json":
+            (tmp_path / name).unlink()  # as older versions have left it
+    content = json.loads((tmp_path / "contest.json").read_text())
+    running = content | {"status": "running", "pick": None, "proof": None, "sentence": None}
+    (tmp_path / "contest.json").write_text(json.dumps(running))
+    page = make_page(read_subject(str(tmp_path)))
+    assert "by calling hold_contest again." in page
 
 
 def test_the_scale_holds_the_last_rung_and_not_every_failure() -> None:

@@ -701,7 +701,7 @@ def test_figures_on_request(command: Command, run: Path, tmp_path: Path, formats
     ("arguments", "message"),
     [
         (["nothing"], "error: nothing: no such file, and no policy has this name"),
-        (["."], "error: .: holds no run (config.json is missing) and no policy.json"),
+        (["."], "error: .: holds no run (config.json is missing), no contest.json"),
         (["deepta", "--format", "gif"], "error: --format takes png, svg, pdf with commas"),
         (["deepta", "--out", "no/x.html"], "error: --out no/x.html: the folder no does not exist"),
         (["deepta", "--out", "."], "error: --out .: a folder; give a name like report.html"),

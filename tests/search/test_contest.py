@@ -8,6 +8,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from blobs import blobs
 from torch import Tensor
 
 import deepaa
-from deepaa import Operation, Policy, Space, hold_contest
-from deepaa.data.load import as_images
+from deepaa import Operation, Policy, Space, hold_contest, load_policy
+from deepaa.data import judge_part
+from deepaa.data.load import DataSpec, as_images
 from deepaa.ops import Row
 from deepaa.policy import compared_policy
 from deepaa.runs import Run, StopAskedError, read_history
@@ -28,6 +30,7 @@ from deepaa.search.contest.candidates import (
 )
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import ContestRun
+from deepaa.search.contest.own_loop import LoopRecord
 from deepaa.search.contest.pick import Difference, Pick
 from deepaa.search.contest.plan import (
     FIRST_FRESH_SEED,
@@ -38,7 +41,13 @@ from deepaa.search.contest.plan import (
     Size,
 )
 from deepaa.search.contest.proof import Proof
-from deepaa.search.contest.request import contest_facts, contest_network, short_name
+from deepaa.search.contest.request import (
+    ContestRequest,
+    asked_contest,
+    contest_facts,
+    contest_network,
+    short_name,
+)
 from deepaa.search.contest.result import (
     ContestResult,
     contest_result,
@@ -102,16 +111,74 @@ def test_a_found_policy_without_layers_brings_no_candidate() -> None:
     assert not found_candidates(Policy.identity(layers=0))
 
 
+CHAINS = [([(Row(Operation("rotate", -30.0, 30.0, neutral=0.0), 20.0), 0.5)], 1.0)]
+
+
+def with_info(policy: Policy, info: dict[str, str]) -> Policy:
+    schedule = [(phase.epoch, phase.stages) for phase in policy.phases]
+    return Policy(policy.table, schedule=schedule, info=info)
+
+
 def test_a_winner_without_the_defaults_is_read_without_them(tmp_path: Path) -> None:
-    rotate = [([(Row(Operation("rotate", -30.0, 30.0, neutral=0.0), 20.0), 0.5)], 1.0)]
     nothing = Policy.always(Operation("identity"))  # crop, flip and cutout were left out
-    found = Policy.of_chains({0: rotate}).then(nothing)
+    found = Policy.of_chains({0: CHAINS}).then(nothing)
     for candidate in found_candidates(found):
         result = ContestResult(candidate, "", None, None, None)  # type: ignore[arg-type]
         result.policy.save(tmp_path / "policy.json")
         uses = compared_policy(tmp_path / "policy.json").expected_uses()
         assert {name for name, count in uses.items() if count} == {"identity", "rotate"}
-        assert uses["rotate"] == 0.5
+        assert uses["rotate"] == pytest.approx(0.5)
+
+
+def requested(*policies: Path, **more: Any) -> list[Candidate]:
+    """Who takes part in `deepaa contest --policy`."""
+    request = ContestRequest(DataSpec(), tuple(map(str, policies)), **more)
+    return request.candidates("cifar", request.given("cifar"))
+
+
+FOUND = compared_policy("deepta:3", defaults=False)
+TOLD = {"description": "found by deepaa on blobs, 3 layers"}
+
+
+def test_a_found_file_takes_part_as_in_the_contest_of_its_search(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    path = tmp_path / "run/found.json"
+    with_info(FOUND, TOLD).save(path)
+    ours, theirs = requested(path), all_candidates("cifar", found=FOUND)
+    assert len(ours) == len(theirs)
+    assert all(any(a.policy.equals(b.policy) for b in theirs) for a in ours)
+    names = [each.name for each in ours]
+    assert names[2:5] == ["run-found", "run-found-spread", "run-found-half"]
+    assert {"run-found-2-half", "run-found-1"} < {*names}
+    assert names.index("run-found-2") > names.index("timm-randaugment")
+    assert ours[3].title == "run/found.json, spread"
+    whole = [each.name for each in requested(path, depths=False, usual=False)]
+    assert whole == ["none", "crop-flip", *names[2:5]]
+    assert len(requested(path, forms=False)) == len(all_candidates("cifar")) + 1
+
+
+def test_what_was_changed_or_judged_takes_part_as_it_is(tmp_path: Path) -> None:
+    """Its strength has been chosen already."""
+    found = with_info(FOUND, TOLD)
+    found.strength(0.7).save(tmp_path / "weaker.json")
+    with_info(FOUND, {**TOLD, "contest": "It won."}).save(tmp_path / "winner.json")
+    with_info(FOUND, {"description": "by hand"}).save(tmp_path / "mine.json")
+    for name in ("weaker.json", "winner.json", "mine.json"):
+        assert len(requested(tmp_path / name, usual=False)) == 3
+
+
+@pytest.mark.parametrize("method", ["randaugment", "fast-aa", "pba"])
+def test_what_any_method_finds_takes_part_in_the_same_forms(tmp_path: Path, method: str) -> None:
+    kinds = {
+        "randaugment": compared_policy("randaugment:n=2,m=9"),
+        "fast-aa": compared_policy("autoaugment"),
+        "pba": Policy.of_chains({0: CHAINS, 5: CHAINS}),
+    }
+    path = tmp_path / "found.json"
+    with_info(kinds[method], {"method": method, "defaults": "none"}).save(path)
+    name = short_name(str(path))
+    found = [each.name for each in requested(path, usual=False)]
+    assert found[2:] == [name, f"{name}-spread", f"{name}-half"]
 
 
 def test_what_is_excluded_leaves_every_candidate() -> None:
@@ -509,6 +576,26 @@ def test_a_state_of_trainings_of_other_sizes_is_refused(one_thread: None) -> Non
             larger_contest().load_state(refused)
 
 
+@pytest.mark.parametrize("searched", [False, True])
+def test_images_that_judge_and_are_trained_on_are_told_of(
+    caplog: pytest.LogCaptureFixture, searched: bool
+) -> None:
+    images, labels = (each.clone() for each in blobs(2000, 1))
+    judge = judge_part(labels)
+    others = torch.ones(2000, dtype=torch.bool)
+    others[judge] = False
+    images[judge[:7]] = images[others.nonzero()[0, 0]].clone()
+    JudgedImages.of(as_images((images, labels)), searched=searched)
+    told = [text for text in caplog.messages if "same pixels" in text]
+    if searched:  # which has said so
+        assert not told
+        return
+    part, classes = told
+    assert "7 of 400 images of the judge have the same pixels as images that networks train" in part
+    assert part.endswith("--groups keeps such images in one part")
+    assert "of another class" in classes
+
+
 def test_folds_judge_every_image_by_a_network_that_never_saw_it() -> None:
     images = JudgedImages.of(as_images(blobs(100, 1)))
     assert len(images.parts) == 5
@@ -777,6 +864,26 @@ def test_a_winner_that_is_surely_behind_never_stands() -> None:
     assert not stands(PICK._replace(extrapolated=True), behind)
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        *((each, ContestConfig()) for each in (True, "on")),
+        *((each, None) for each in (False, "off", None)),
+        (60_000, ContestConfig(passes=60_000)),
+        (ContestConfig(1000, 5), ContestConfig(1000, 5)),
+    ],
+)
+def test_a_contest_is_asked_for_in_python(asked: Any, meant: ContestConfig | None) -> None:
+    assert asked_contest(asked) == meant
+
+
+@pytest.mark.parametrize("asked", ["maybe", 0.5, [], {}, ("on",)])
+def test_what_asks_for_no_contest_is_one_line(asked: Any) -> None:
+    with pytest.raises(TypeError, match=r"contest should be True or .*, got ") as raised:
+        deepaa.find_policy(blobs(200, 1), contest=asked, device="cpu")
+    assert "\n" not in str(raised.value)
+
+
 # Loops of one's own
 
 
@@ -809,6 +916,65 @@ def test_the_users_own_loop(tmp_path: Path) -> None:
     )
     assert len(calls) == count
     assert again.sentence == result.sentence
+    assert repr(again) == f"<ContestResult: turns. {result.sentence}>"
+    assert load_policy(tmp_path / "run/policy.json").equals(rotate)
+    # with another policy it goes on: what is there is no winner any more
+
+    def fails(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        raise KeyboardInterrupt
+
+    more = {"turns": rotate, "more": rotate.strength(0.9)}
+    with pytest.raises(KeyboardInterrupt):
+        hold_contest(fails, more, usual=False, labels=labels, epochs=30, out=tmp_path / "run")
+    assert not (tmp_path / "run/policy.json").exists()
+
+
+def test_what_is_excluded_leaves_the_candidates_of_an_own_loop(tmp_path: Path) -> None:
+    seen: list[dict[str, float]] = []
+
+    def train(policy: Policy, seed: int) -> tuple[Tensor, Tensor]:
+        seen.append(policy.expected_uses())
+        return coins(policy, seed)
+
+    call = {"found": FOUND, "labels": LABELS, "seeds": 1, "fresh_seeds": 1}
+    mirror = {"mirror": Policy.always(Operation("flip"))}
+    hold_contest(train, mirror, exclude="flip, invert", out=tmp_path, **call)  # type: ignore[arg-type]
+    assert len(seen) > 10
+    assert not any(uses.get("flip") or uses.get("invert") for uses in seen)
+    content = json.loads((tmp_path / "contest.json").read_text())
+    assert content["excluded"] == ["mirror"]
+    titles = {each["name"]: each["title"] for each in content["candidates"]}
+    assert titles["crop-flip"] == "crop and flip without flip"
+    seen.clear()
+    hold_contest(train, usual=False, exclude=lambda row: row.operation.name == "flip", **call)  # type: ignore[arg-type]
+    assert any(uses.get("invert") for uses in seen)
+    assert not any(uses.get("flip") for uses in seen)
+    with pytest.raises(ValueError, match="exclude: no operation 'flop'; there are auto"):
+        hold_contest(train, exclude=["flop"])
+
+
+def test_an_own_loop_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[LoopRecord] = []
+    hold = partial(hold_contest, coins, {"mine": "deepta:2"}, usual=False, labels=LABELS)
+    hold(progress=records.append)
+    assert [record.number for record in records] == [*range(1, len(records) + 1)]
+    assert records[0][:4] == ("none", "no augmentation", 0, False)
+    assert records[0].most == 3 * 2 + 2 * 2
+    assert all(record.number <= record.most for record in records)
+    assert capsys.readouterr() == ("", "")  # nobody looks
+    hold(progress=True)
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("contest  training 1 of at most 10: no augmentation, seed 0\n")
+    assert f"contest: {100 * records[0].accuracy:5.1f} %, no augmentation, seed 0\n" in err
+
+
+@pytest.mark.parametrize("name", ["config.json", "policy.json"])
+def test_a_folder_of_something_else_is_not_written_to(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=f"holds a {name} that is not of hold_contest"):
+        hold_contest(coins, usual=False, out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 LABELS = torch.arange(60) % 3

@@ -683,6 +683,8 @@ class _Copies(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default):
             self.sizes.append(args[0].numel())
+        if func is torch.ops.aten._foreach_copy_.default:
+            self.sizes += [tensor.numel() for tensor in args[1]]
         return func(*args, **(kwargs or {}))
 
 
@@ -695,6 +697,22 @@ def test_every_tensor_of_a_state_is_copied_once() -> None:
     before = {name: tensor.clone() for name, tensor in state.items()}
     training.train_epoch()
     assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+def test_a_state_can_be_written_over_an_earlier_one() -> None:
+    training = experiment(CONFIG).training(0)
+    training.train_epoch()
+    first = training.state()
+    kept = {name: tensor.clone() for name, tensor in first.items()}
+    training.train_epoch()
+    fresh = training.state()
+    again = training.state(first)
+    assert all(again[name] is first[name] for name in first if name != "epoch")
+    assert all(torch.equal(again[name], fresh[name]) for name in fresh)
+    assert not all(torch.equal(again[name], kept[name]) for name in kept)
+    training.load_state(kept)  # what was read from a file may lie elsewhere
+    other = training.state({name: tensor.to("meta") for name, tensor in kept.items()})
+    assert all(torch.equal(other[name], kept[name]) for name in kept)
 
 
 @pytest.mark.gpu

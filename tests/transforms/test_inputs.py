@@ -280,3 +280,19 @@ def test_lists_in_compiled_code() -> None:
     assert torch.equal(images, 255 - noise(2, 3, 8, 8))
     with pytest.raises(Exception, match="list of images cannot be compiled"):
         compiled([noise(3, 8, 8), noise(3, 8, 8)])
+
+
+def test_targets_without_an_image_are_told_what_is_missing() -> None:
+    boxes = tv_tensors.BoundingBoxes([[1, 2, 3, 4]], format="XYXY", canvas_size=(16, 24))
+    mask = tv_tensors.Mask(torch.zeros(16, 24))
+    for sample, told in (
+        (
+            {"boxes": boxes, "masks": mask},
+            r"; BoundingBoxes move with .*missing: augment\(image, b",
+        ),
+        ([mask, 3], r"; Mask move with their image, which is missing: augment\(image, mask\)"),
+        ({"boxes": boxes, "image": "a.png"}, "; open the file first"),
+    ):
+        with pytest.raises(TypeError, match=told) as error:
+            DeepAutoAugment("deepta")(sample)
+        assert "looked into" not in str(error.value)

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections import UserDict, deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 from pictures import noise
 from PIL import Image
-from torchvision import tv_tensors
+from torchvision import datasets, tv_tensors
 
 from deepaa.ops import CIFAR, Operation
 from deepaa.policy.policy import Policy
@@ -84,10 +85,65 @@ def test_plain_targets_are_told_once(name: str, value: Any, told: str) -> None:
     assert not warned(transform, sample)
 
 
+COCO = [
+    {"segmentation": [[1.0, 2, 5, 2, 5, 6]], "area": 1.0, "category_id": 3, "id": 7},
+    {"bbox": [1.0, 2, 3, 4], "category_id": 1, "iscrowd": 0},
+]
+VOC = {"annotation": {"filename": "a.jpg", "object": [{"bndbox": {"xmin": "1"}, "name": "cat"}]}}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "name"),
+    [
+        (COCO, "bbox"),
+        ([{"keypoints": [1, 2, 2, 0, 0, 0], "bbox": [1.0, 2, 3, 4]}], "keypoints"),
+        (VOC, "bndbox"),
+        ({"object": {"bndbox": {"xmin": 1, "ymin": 2, "xmax": 3, "ymax": 4}}}, "bndbox"),
+    ],
+)
+@pytest.mark.parametrize("form", ["tuple", "dict", "samples", "lists", "batch"])
+def test_annotations_of_coco_and_voc_are_told_once(annotations: Any, name: str, form: str) -> None:
+    """As `CocoDetection` and `VOCDetection` give them."""
+    sample = {
+        "tuple": (PICTURE, annotations),
+        "dict": {"image": PICTURE, "target": annotations},
+        "samples": [(PICTURE, annotations), (PICTURE, annotations)],
+        "lists": ([PICTURE, PICTURE], [annotations, annotations]),
+        "batch": (noise(2, 3, 16, 24), [annotations, annotations]),
+    }[form]
+    transform = DeepAutoAugment(POLICY)
+    (message,) = warned(transform, sample)
+    assert message.startswith(f"'{name}' in an annotation, as COCO and VOC have them, does not")
+    assert "torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), or make" in message
+    assert not warned(transform, sample)
+
+
+def test_the_advice_about_annotations_works(tmp_path: Path) -> None:
+    folder = tmp_path / "VOCdevkit/VOC2012"
+    box = "<xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax>"
+    annotation = f"<object><name>cat</name><bndbox>{box}</bndbox></object>"
+    for name, text in {
+        "ImageSets/Main/train.txt": "a",
+        "JPEGImages/a.jpg": "",
+        "Annotations/a.xml": f"<annotation>{annotation}</annotation>",
+    }.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    PICTURE.save(folder / "JPEGImages/a.jpg")
+    data = datasets.VOCDetection(str(tmp_path), image_set="train")
+    transform = DeepAutoAugment(Policy.always(Operation("invert")))
+    assert len(warned(transform, data[0])) == 1
+    wrapped = datasets.wrap_dataset_for_transforms_v2(data, target_keys=["boxes", "labels"])
+    assert not warned(transform, wrapped[0])
+    assert transform(wrapped[0])[1]["boxes"].tolist() == [[1, 2, 3, 4]]
+
+
 @pytest.mark.parametrize(
     "sample",
     [
         {"image": noise(3, 16, 24), "boxes": boxes([1, 2, 3, 4]), "labels": torch.zeros(1)},
+        (PICTURE, [{"category_id": 1, "mask": 1}, {"bbox": [1, 2], "boxes": []}]),
+        [{"image": PICTURE, "bbox": [1, 2, 3, 4]}, {"image": PICTURE, "bbox": [1, 2, 3, 4]}],
         {"image": noise(3, 16, 24), "mask": 3, "bbox": [1, 2, 3, 4], "boxes": "none", "masks": []},
         (noise(3, 16, 24), torch.zeros(2, 4)),
         (noise(3, 16, 24), torch.zeros(24, 16), np.zeros((16, 25)), noise(3, 16, 24)),

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torchvision import tv_tensors
 
 from deepaa import DeepAutoAugment
-from deepaa.ops import Table
+from deepaa.ops import Operation, Table
 from deepaa.ops.space import CIFAR
 from deepaa.policy import Policy, load_policy
 
@@ -158,6 +160,55 @@ def test_ranges_without_meaning_are_refused(given):
 def test_without_a_range_the_error_names_it():
     with pytest.raises(TypeError, match=r"value_range=\(0, 65535\)"):
         DeepAutoAugment(INVERTED)(bands().transpose(1, 2, 0))
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16B"])
+def test_pil_images_of_16_bits_are_what_their_arrays_are(mode, tmp_path):
+    values = bands()[0]
+    image = Image.frombytes(
+        mode, values.shape[::-1], values.astype(">u2" if "B" in mode else "<u2")
+    )
+    image.info["dpi"] = (72, 72)
+    assert np.array_equal(np.asarray(image), values)
+    augment = DeepAutoAugment(Policy.uniform(CIFAR, 2), seed=3, value_range=(0, 65535))
+    changed = 0
+    for index in range(20):
+        want, out = augment(values, index=index), augment(image, index=index)
+        assert (out.mode, out.size, out.info) == (mode, image.size, image.info)
+        assert np.array_equal(np.asarray(out), want)
+        changed += not np.array_equal(want, values)
+    assert changed > 10
+    views = augment({"a": image, "b": (image, 3)}, index=1)  # share a draw
+    several = augment([image, image], index=[1, 2])
+    for found, index in ((views["a"], 1), (views["b"][0], 1), (several[0], 1), (several[1], 2)):
+        assert np.array_equal(np.asarray(found), augment(values, index=index))
+    image.save(tmp_path / "a.png") if mode == "I;16" else image.save(tmp_path / "a.tif")
+    with Image.open(next(tmp_path.iterdir())) as opened:
+        assert np.array_equal(np.asarray(augment(opened, index=1)), augment(values, index=1))
+
+
+def test_boxes_go_with_pil_images_of_16_bits():
+    image = Image.fromarray(bands()[0])
+    flip = DeepAutoAugment(Policy.always(Operation("flip")), seed=0, value_range=(0, 65535))
+    box = tv_tensors.BoundingBoxes([[1, 2, 5, 9]], format="XYXY", canvas_size=SIZE[1:])
+    outs = [flip(image, box, index=i) for i in range(8)]
+    values = np.int64(np.asarray(image))
+    turned = [bool(np.abs(np.asarray(out) - values).max() > 257) for out, _ in outs]
+    assert any(turned)
+    assert not all(turned)
+    assert [moved.tolist() == [[19, 2, 23, 9]] for _, moved in outs] == turned
+
+
+def test_other_pil_images_are_told_what_to_do():
+    augment = DeepAutoAugment(INVERTED, value_range=(0, 4095))
+    with pytest.raises(ValueError, match=r"should lie in value_range \(0, 4095\), but these span"):
+        augment(Image.fromarray(bands()[0]))
+    for mode in ("I", "F"):
+        with pytest.raises(ValueError, match=rf"mode '{mode}'.*np.asarray\(image\)") as error:
+            augment(Image.new(mode, (8, 8)))
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match=r"'I;16'.*DeepAutoAugment, value_range=\(0, 65535\), or"):
+        DeepAutoAugment(INVERTED)(Image.new("I;16", (8, 8)))
 
 
 def test_the_range_is_shown_and_travels():

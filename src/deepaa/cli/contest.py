@@ -13,7 +13,14 @@ from deepaa.cli.options import NOTHING, network_option, run_option
 if TYPE_CHECKING:
     from deepaa.policy import Policy
     from deepaa.runs import StopRequest
-    from deepaa.search import ContestProgress, ContestRun, ProvedSearch, SearchProgress
+    from deepaa.search import (
+        ContestProgress,
+        ContestRun,
+        PolicySearch,
+        ProvedSearch,
+        SearchProgress,
+        SearchRequest,
+    )
 
 USE = """\
 Use it:
@@ -32,6 +39,14 @@ def contest(
             help="A policy that takes part: a name of deepaa policies, or a file. May be repeated."
         ),
     ] = NOTHING,
+    forms: Annotated[
+        bool,
+        typer.Option(
+            "--forms/--no-forms",
+            help="Let a file that a search has written, as found.json, take part spread, at half "
+            "of its strength and with fewer layers, too, as in the contest of a search.",
+        ),
+    ] = True,
     usual: Annotated[
         bool,
         typer.Option(
@@ -97,13 +112,14 @@ def contest(
     request = ContestRequest(
         DataSpec.from_options(**{name: params[name] for name in options.OF_DATA}),
         tuple(options.absolute_policy(each) for each in policy),
-        usual,
-        model,
-        weights,
-        tuple(settings),
-        ContestConfig(passes, target_epochs),
-        protect,
-        tuple(operations),
+        forms=forms,
+        usual=usual,
+        model=model,
+        weights=weights,
+        changes=tuple(settings),
+        contest=ContestConfig(passes, target_epochs),
+        protect=protect,
+        operations=tuple(operations),
     )
     stop = StopRequest()
     with (
@@ -159,6 +175,33 @@ def print_contest(run: ContestRun, out: Path) -> None:
     for line in contest_lines(contest_table(run.document), width, console.encoding):
         console.print(line)
     print_use(run.result.policy, out / "policy.json")
+
+
+def contest_words(request: SearchRequest, search: PolicySearch, policy: Path) -> list[str]:
+    """The command that holds the contest which a search has left out, on what it found."""
+    from torch import cuda
+
+    from deepaa.data import DataSpec
+    from deepaa.models import default_model
+    from deepaa.search import ContestConfig, demo_contest, training_changes
+
+    assert isinstance(request.data, DataSpec)
+    words = ["deepaa", "contest", "--policy", str(policy), *options.data_words(request.data)]
+    name, short = search.network_name, demo_contest(ContestConfig(), request.settings.preset)
+    given = {
+        "--model": None if name == default_model(search.data.images, search.device) else name,
+        "--weights": request.weights,
+        "--passes": short.passes,
+        "--device": "cpu" if search.device.type == "cpu" and cuda.is_available() else None,
+    }
+    if given["--weights"] is not None:  # which need its name
+        given["--model"] = name
+    words += [str(word) for pair in given.items() if pair[1] is not None for word in pair]
+    for own in request.operations:
+        words += ["--operations", own]
+    for change in training_changes(search.proxy.train):
+        words += ["--set", change]
+    return words if search.config.protect else [*words, "--no-protect"]
 
 
 def print_use(policy: Policy, path: Path) -> None:

@@ -8,10 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from deepaa.data import DataSpec
 
 NOTHING: Any = []
 """The default of an option that may be repeated; typer reads it, nobody writes to it."""
@@ -178,6 +181,22 @@ def absolute_policy(policy: str) -> str:
 
     is_file = not parse_policy_ref(policy).is_name and Path(policy).is_file()
     return str(Path(policy).resolve()) if is_file else policy
+
+
+def data_words(spec: DataSpec) -> list[str]:
+    """The options that mean these images, for a command that is printed."""
+    from deepaa.runs import changed_values
+
+    named = {name: getattr(spec, name) for name in OF_DATA if name != "read"}
+    usual = {"on_bad_image": "stop", "outside_links": False}
+    words = []
+    for name, value in named.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is not None and value != usual.get(name):
+            words += [option] if value is True else [option, str(value)]
+    for text in changed_values(spec.reading):
+        words += ["--read", text]
+    return words
 
 
 def refuse_settings(context: typer.Context, allowed: Collection[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -90,7 +91,11 @@ def search(
     ] = None,
     model: options.Model = None,
     weights: Annotated[
-        Path | None, network_option(help="Trained weights of --model: no pre-training then.")
+        Path | None,
+        network_option(
+            help="A safetensors file of --model, where every training begins; no pre-training "
+            "then, unless its last layer is for other classes."
+        ),
     ] = None,
     epochs: Annotated[
         int | None,
@@ -247,6 +252,8 @@ def search(
                     request.method and request.method.name,
                 )
                 _follow(opened, folder, stop, tensorboard=tensorboard, again=again)
+            if opened.config is None and is_main():
+                _advise_contest(request, opened.search, folder)
 
 
 def _sizes(splits: str) -> tuple[int, int, int]:
@@ -301,6 +308,8 @@ def _follow(
             notify(f"hint: {hint}")
         if not proved.is_searched:
             notify(proved.too_few)
+        if (note := proved.search.training_note) is not None:
+            notify(note)
         for line in proved.weaknesses:
             notify(f"warning: {line}")
         if proved.config is not None and (shortness := proved.plan().shortness) is not None:
@@ -327,7 +336,7 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
     """Print what was found and what the contest says, where all is, and how to use it."""
     from deepaa.cli.contest import print_contest, print_use
     from deepaa.report import png_bytes, policy_lines, policy_table, preview_grid
-    from deepaa.runs import print_line, write_file
+    from deepaa.runs import write_file
 
     search, found = proved.search, out / "found.json"
     console = options.plain_console()
@@ -347,6 +356,13 @@ def _print_result(proved: ProvedSearch, out: Path) -> None:
         print_contest(proved.contest, out)
         return
     print_use(proved.policy, out / "policy.json")
+
+
+def _advise_contest(request: SearchRequest, search: PolicySearch, out: Path) -> None:
+    """Print the command that proves what was found, as the contest of the search would have."""
+    from deepaa.cli.contest import contest_words
+    from deepaa.runs import print_line
+
     typer.echo()
     print_line("Nothing is proved: without a contest nobody knows whether it helps. Ask:")
-    typer.echo(f"deepaa contest --policy {out / 'policy.json'} --data ...")
+    typer.echo(shlex.join(contest_words(request, search, out / "found.json")))

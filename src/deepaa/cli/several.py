@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from deepaa.runs import StopRequest
     from deepaa.search import (
         ContestConfig,
+        ContestRequest,
         Cost,
         LengthPlan,
         MethodRow,
@@ -101,8 +102,9 @@ def search_several(
         else:
             plan, contest = found, replace(contest, passes=found.passes)
     if dry_run or not any(folder_of(out, name).exists() for name in fitted):
-        lines = _forecasts(fitted, images, plan, refused, is_budgeted=budget is not None, **options)
-        for line in lines if dry_run else lines[len(fitted) + 1 :]:
+        is_budgeted = budget is not None
+        each, whole = _forecasts(fitted, images, plan, refused, is_budgeted=is_budgeted, **options)
+        for line in [*each, *whole] if dry_run else whole:
             notify(line)
     if dry_run:
         return
@@ -117,13 +119,17 @@ def search_several(
             opened.search.known_protection = shared.known(looking)
             cost = None if opened.is_over else search_cost(opened)
             notify(f"{name}: {_forecast(opened, cost)}")
+            if (note := opened.search.training_note) is not None:
+                notify(f"{name}: {note}")
             follow(opened, SearchProgress(opened, cost), stop)
             rows.append(_row(name, opened, folder))
             shared.add(looking, opened.search)
             judge = opened.search.splits.judge
     if contest is not None:
         searched = Searched(planned_search.data, judge, shared.together)
-        rows = _judged(rows, request, planned_search, searched, out, contest, stop, **options)
+        meant = _contest_request(rows, request, planned_search, searched, out, contest)
+        meant = replace(meant, forms=_has_forms(plan, len(requests)))
+        rows = _judged(rows, meant, out, stop, searched=searched, **options)
     _print_table(rows, [folder_of(out, name) for name in fitted], out)
 
 
@@ -148,19 +154,27 @@ def _planned(
 ) -> LengthPlan | str:
     """What the contest will be, or why it cannot be."""
     from deepaa.runs import notify
-    from deepaa.search import check_contest
+    from deepaa.search import FORMS, check_contest
 
     search = opened.search
     try:
-        plan = check_contest(search, contest, methods, is_asked=is_asked)
+        plan = check_contest(search, contest, methods, is_asked=is_asked, forms=(len(FORMS), 1))
     except ValueError as error:
         return str(error)
+    if not _has_forms(plan, methods):
+        few = f"{plan.passes:,} passes are too few for other forms"
+        notify(f"contest: what a method finds takes part as found alone, as {few}")
     if not len(search.splits.judge):
         notify(
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
             "by images that the searches have seen, too"
         )
     return plan
+
+
+def _has_forms(plan: LengthPlan | None, methods: int) -> bool:
+    """Whether every method takes part in weaker forms, too."""
+    return plan is not None and len(plan.names) > methods + len(plan.references)
 
 
 def _forecasts(
@@ -171,8 +185,8 @@ def _forecasts(
     *,
     is_budgeted: bool,
     **options: Any,
-) -> list[str]:
-    """A line for each search, one for the contest, one for all, and a hint where that is long.
+) -> tuple[list[str], list[str]]:
+    """Lines for each search and the contest; and one for all, with a hint where that is long.
 
     Searches that would find the same of class protection look for it once.
     """
@@ -200,6 +214,8 @@ def _forecasts(
             looks.append(looking)
             searches.append(opened.search)
             lines.append(f"{name}: {_forecast(opened, cost)}")
+            if (note := opened.search.training_note) is not None:
+                lines.append(f"{name}: {note}")
     seconds = {name: cost.total for name, cost in costs.items()}
     if plan is not None:
         seconds["contest"] = plan.most_passes() / cost.rate
@@ -207,11 +223,9 @@ def _forecasts(
     lines.append(f"contest: {refused}")
     whole = Cost.of_all([*costs.values()], seconds.get("contest", 0.0))
     parts = ", ".join(f"{name} {duration(part)}" for name, part in seconds.items())
-    lines.append(f"in all: at most about {duration(whole.total)} on this machine: {parts}")
+    told = [f"in all: at most about {duration(whole.total)} on this machine: {parts}"]
     hint = cheaper_way(searches, whole, plan, is_demo_cheaper=not is_budgeted)
-    if hint is not None:
-        lines.append(f"hint: {hint}")
-    return lines
+    return lines, told if hint is None else [*told, f"hint: {hint}"]
 
 
 def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:
@@ -229,61 +243,75 @@ def _row(name: str, opened: ProvedSearch, folder: Path) -> MethodRow:
     return MethodRow(name, passes, seconds / 60, images_used(opened.search))
 
 
-def _judged(
+def _contest_request(
     rows: list[MethodRow],
     request: SearchRequest,
     search: PolicySearch,
     searched: Searched,
     out: Path,
     contest: ContestConfig,
-    stop: StopRequest,
-    **options: Any,
-) -> list[MethodRow]:
-    """The rows with how the found policies do in a contest among them and the references.
+) -> ContestRequest:
+    """A contest among what the methods found and the references, which trains as they did.
 
     Args:
         request: One of the searches'.
-        search: The same before it begins: the contest trains as it does.
+        search: The same before it begins.
         searched: What the searches have read and found, which the contest takes over.
     """
-    from deepaa.cli.contest import follow, print_contest
     from deepaa.data import DataSpec
-    from deepaa.runs import notify
-    from deepaa.search import (
-        ContestProgress,
-        ContestRequest,
-        contest_forecast,
-        judged,
-        open_contest,
-        short_name,
-        training_changes,
-    )
+    from deepaa.search import ContestRequest, training_changes
 
     assert isinstance(request.data, DataSpec)
-    files = {row.method: str(folder_of(out, row.method) / "policy.json") for row in rows}
-    asked = ContestRequest(
+    return ContestRequest(
         request.data,
-        tuple(files.values()),
+        tuple(_policy_of(row, out) for row in rows),
+        depths=False,
         usual=False,
         model=search.network_name,
-        weights=None,
+        weights=None if request.weights is None else Path(request.weights),
         contest=contest,
         changes=training_changes(search.proxy.train),
         protect=searched.protection is not None,
         operations=request.operations,
     )
-    begun = open_contest(
-        asked,
-        out / CONTEST,
-        stop=lambda: stop.requested,
-        searched=searched,
-        **options,
+
+
+def _policy_of(row: MethodRow, out: Path) -> str:
+    return str(folder_of(out, row.method) / "policy.json")
+
+
+def _judged(
+    rows: list[MethodRow], request: ContestRequest, out: Path, stop: StopRequest, **options: Any
+) -> list[MethodRow]:
+    """The rows with how the best form of each found policy does in the contest.
+
+    Args:
+        options: As for `open_contest`.
+    """
+    from deepaa.cli.contest import follow, print_contest
+    from deepaa.runs import notify
+    from deepaa.search import (
+        ContestProgress,
+        best_form,
+        contest_forecast,
+        judged,
+        open_contest,
+        short_name,
     )
-    with begun as opened:
+
+    asked = partial(getattr, stop, "requested")
+    with open_contest(request, out / CONTEST, stop=asked, **options) as opened:
         plan = contest_forecast(opened)
         notify(f"contest: {plan['contest']}, {plan['time']}")
         follow(opened, ContestProgress(opened), stop)
         print_contest(opened, out / CONTEST)
         held, table = opened.contest.plan, opened.contest.table
-    names = {row.method: short_name(files[row.method]) for row in rows}
-    return [row._replace(judged=judged(held, table, names[row.method])) for row in rows]
+    told = []
+    for row in rows:
+        found = best_form(held, table, short_name(_policy_of(row, out)))
+        if found is None:
+            told.append(row)
+            continue
+        name, form = found
+        told.append(row._replace(judged=judged(held, table, name, ~table.chooses), form=form))
+    return told

@@ -10,7 +10,10 @@ from deepaa.data.embedded import (
     embedded_is_intact as embedded_is_intact,
     load_embedded as load_embedded,
 )
-from deepaa.data.equal_images import warn_of_equal_images as warn_of_equal_images
+from deepaa.data.equal_images import (
+    KEEP_TOGETHER as KEEP_TOGETHER,
+    warn_of_equal_images as warn_of_equal_images,
+)
 from deepaa.data.image_file import Reading as Reading
 from deepaa.data.load import (
     DataSpec as DataSpec,

@@ -30,6 +30,7 @@ SUFFIXES = (
 WHITE = (255, 255, 255)
 MARGIN = 2
 """A reduced picture has so many times the pixels that are needed, on each side."""
+DECODERS = ("auto", "pillow", "torchvision")
 Spare = Callable[[int, int], float]
 
 
@@ -86,6 +87,9 @@ class Reading:
     reduce: bool = field(default=False, metadata=ADDED)
     """Decode JPEG files at 1/2, 1/4 or 1/8 of their size where twice the pixels that are needed
     are left on each side: faster for large photos, and nearly the same pixels."""
+    decoder: str = field(default="auto", metadata=ADDED)
+    """What decodes JPEG files that are trained on with --stream: `pillow` in the workers,
+    `torchvision` on the device, or `auto`, which is torchvision on CUDA and Pillow elsewhere."""
 
     def __post_init__(self) -> None:
         """Refuse values that no image could be read with."""
@@ -93,6 +97,10 @@ class Reading:
             raise ValueError(f"max_pixels should be at least 1, got {self.max_pixels}")
         if not all(0 <= level <= 255 for level in self.alpha_colour):
             raise ValueError(f"alpha_colour should be three of 0..255, got {self.alpha_colour}")
+        if self.decoder not in DECODERS:
+            raise ValueError(f"decoder should be {' or '.join(DECODERS)}, got {self.decoder!r}")
+        if self.reduce and self.decoder == "torchvision":
+            raise ValueError("reduce=true needs decoder=pillow: torchvision decodes whole pictures")
 
     @classmethod
     def parse(cls, choices: Sequence[str]) -> Reading:
@@ -167,11 +175,11 @@ def _decode(file: Path | io.BytesIO, reading: Reading, spare: Spare | None) -> D
             raise DecompressionBombError(f"{size}, over the limit of {reading.max_pixels:,}")
         width, height = image.size
         if reading.reduce and spare is not None:
-            turned = reading.apply_exif and (_orientation(image) or 1) >= 5
+            turned = reading.apply_exif and (orientation_of(image) or 1) >= 5
             _reduce(image, spare(height, width) if turned else spare(width, height))
         image.load()
         rgb = to_rgb(image, reading.alpha_colour)
-        orientation = _orientation(image) if reading.apply_exif else 1
+        orientation = orientation_of(image) if reading.apply_exif else 1
     if orientation in _TURNS:
         rgb = rgb.transpose(_TURNS[orientation])
         if orientation >= 5:
@@ -199,7 +207,7 @@ _TURNS = {
 """What makes an image of each EXIF orientation upright."""
 
 
-def _orientation(image: PilImage) -> int | None:
+def orientation_of(image: PilImage) -> int | None:
     """The EXIF orientation, 1..8, or None where the EXIF data are damaged; 1 is upright."""
     try:
         exif = image.getexif()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader
 from deepaa import distributed
 from deepaa.data.decoding import Crop, Decoder, Piece, Request
 from deepaa.data.image_file import DEFAULT_READING, BadFile, Reading, check_size
+from deepaa.data.jpegs import BadFileError, DeviceDecoder, Jpegs, device_problem
 from deepaa.data.scan import (
     BadImagesError,
     OnBadImage,
@@ -37,6 +39,8 @@ MOST_WORKERS = 16
 SHOW_SECONDS = 5
 """Time between two calls of `watch`."""
 
+_LOGGER = logging.getLogger(__name__)
+
 _Batch = tuple[Tensor, list[Request]]
 """The rows of a batch that this process gets (see `batch_rows`), and the pieces of it."""
 
@@ -47,10 +51,10 @@ class DecodingRate(NamedTuple):
     images: int
     """Decoded so far, copies included."""
     busy: float
-    """Share of the epoch's time in which the workers decoded; 1 without workers, as everything
-    waits then."""
+    """Share of the epoch's time in which the workers, or the device's decoder, were at work; 1
+    without workers, as everything waits then."""
     per_second: float
-    """Images a second if all workers do nothing else."""
+    """Images a second if all of them do nothing else."""
     seconds: float
     """Since the epoch began."""
 
@@ -72,7 +76,8 @@ class StreamedImages:
     Every pixel is a function of the file, the seed, the epoch and the row: neither the number of
     workers nor that of processes changes a batch. Files become RGB as `image_file` says, at
     full resolution unless the `reading` may reduce them, and are resized with Pillow's bicubic
-    filter.
+    filter. On CUDA the device decodes JPEG files that are trained on, unless the `reading` says
+    otherwise: its pixels differ from Pillow's by a few levels.
     """
 
     def __init__(
@@ -131,7 +136,13 @@ class StreamedImages:
         self.class_names = tree.class_names
         self.labels = torch.tensor(tree.labels, dtype=torch.int64)
         """Of all images, on the CPU."""
-        self._decoder = Decoder(tree, size, crop if train else None, reading)
+        self.decoder = _decoder_of(reading, self.device) if train else "pillow"
+        """What decodes JPEG files: `pillow` in the workers, or `torchvision` on the device."""
+        on_device = self.decoder == "torchvision"
+        self._decoder = Decoder(
+            tree, size, crop if train else None, reading, leaves_jpegs=on_device
+        )
+        self._on_device = DeviceDecoder(self.device, self._decoder.stored)
         self.side = self._decoder.side
         """Of the square images in a batch; `size` unless they are cut "larger"."""
         self._epoch: list[_Batch] | None = None
@@ -142,7 +153,8 @@ class StreamedImages:
         """Processes that decode; 0 for this one."""
         self.watch: Callable[[int, int], None] = lambda given, total: None
         """Is told every few seconds of an epoch how many of its images were given, of how many."""
-        self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
+        self._decoded, self._began = 0, time.perf_counter()
+        self._seconds, self._device_seconds = 0.0, 0.0  # of the workers together, and here
         self._loader = _loader(self._decoder, self._requests, self.workers)
 
     def __len__(self) -> int:
@@ -213,24 +225,29 @@ class StreamedImages:
             batches.append((rows, requests))
         self._epoch = batches
         self._requests[:] = [request for _, requests in batches for request in requests]
-        return _on_device(self._assembled(batches), self.device)
+        return self._moved(self._assembled(batches))
 
-    def _assembled(self, batches: list[_Batch]) -> Iterator[StreamedBatch]:
-        """The batches in pinned memory where they go on to CUDA."""
+    def _assembled(self, batches: list[_Batch]) -> Iterator[tuple[StreamedBatch, list[Jpegs]]]:
+        """The batches in pinned memory where they go on to CUDA, and what is still to decode."""
         self._require_current(batches)
-        self._decoded, self._seconds, self._began = 0, 0.0, time.perf_counter()
+        self._decoded, self._began = 0, time.perf_counter()
+        self._seconds, self._device_seconds = 0.0, 0.0
         pieces = iter(self._loader)
         given, total, shown_at = 0, sum(len(rows) for rows, _ in batches), self._began
         for rows, requests in batches:
             shape = (len(rows), 3, self.side, self.side)
             images = torch.empty(shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
-            for request in requests:
+            jpegs = []
+            for _ in requests:
                 self._require_current(batches)
-                images.index_copy_(0, torch.from_numpy(request.places), self._next(pieces))
+                piece = self._next(pieces)
+                images.index_copy_(0, piece.places, piece.images)
+                if piece.jpegs is not None:
+                    jpegs.append(piece.jpegs)
             labels = self.labels[rows & INDEX]
             if self.device.type == "cuda":
                 labels, rows = labels.pin_memory(), rows.pin_memory()
-            yield StreamedBatch(images, labels, rows)
+            yield StreamedBatch(images, labels, rows), jpegs
             given, now = given + len(images), time.perf_counter()
             if now - shown_at >= SHOW_SECONDS:
                 shown_at = now
@@ -245,11 +262,11 @@ class StreamedImages:
         if not self._decoded:
             return None
         hands, passed = max(1, self.workers), time.perf_counter() - self._began
-        seconds = max(self._seconds, 1e-9)
-        busy = min(1.0, seconds / (hands * max(passed, 1e-9))) if self.workers else 1.0
-        return DecodingRate(self._decoded, busy, hands * self._decoded / seconds, passed)
+        seconds = max(self._seconds / hands, self._device_seconds, 1e-9)
+        busy = min(1.0, seconds / max(passed, 1e-9)) if self.workers else 1.0
+        return DecodingRate(self._decoded, busy, self._decoded / seconds, passed)
 
-    def _next(self, pieces: Iterator[Piece | BadFile]) -> Tensor:
+    def _next(self, pieces: Iterator[Piece | BadFile]) -> Piece:
         try:
             piece = next(pieces)
         except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
@@ -261,14 +278,63 @@ class StreamedImages:
             ) from error
         if isinstance(piece, BadFile):
             raise self._bad(piece)
-        self._decoded += len(piece.images)
+        self._decoded += piece.total
         self._seconds += piece.seconds
-        return piece.images
+        return piece
+
+    def _moved(
+        self, batches: Iterator[tuple[StreamedBatch, list[Jpegs]]]
+    ) -> Iterator[StreamedBatch]:
+        """The batches on the device; on CUDA one is prepared while the one before is worked on."""
+        if self.device.type != "cuda":
+            for batch, jpegs in batches:
+                moved = StreamedBatch(*(part.to(self.device) for part in batch))
+                self._decode(jpegs, moved.images)
+                yield moved
+            return
+        # a priority above that of training: its small kernels would wait behind whole steps
+        stream = torch.cuda.Stream(self.device, priority=-1)  # type: ignore[no-untyped-call]
+        waiting: tuple[StreamedBatch, torch.cuda.Event] | None = None
+        for batch, jpegs in batches:
+            with torch.cuda.stream(stream):
+                moved = StreamedBatch(*(p.to(self.device, non_blocking=True) for p in batch))
+                self._decode(jpegs, moved.images)
+                done = stream.record_event()
+            if waiting is not None:
+                yield _arrived(*waiting)
+            waiting = moved, done
+        if waiting is not None:
+            yield _arrived(*waiting)
+
+    def _decode(self, jpegs: list[Jpegs], images: Tensor) -> None:
+        """Decode what is left of a batch into its images, which are on the device."""
+        began = time.perf_counter()
+        try:
+            for places, squares in self._on_device.squares(jpegs):
+                images.index_copy_(0, places.to(images.device), squares)
+        except BadFileError as error:
+            raise self._bad(error.file) from None
+        self._device_seconds += time.perf_counter() - began
 
     def _bad(self, file: BadFile) -> BadImagesError:
         bad = file._replace(path=file.path.relative_to(self._decoder.files.root))
         report = ScanReport(self._decoder.files.place, len(self), (bad,), 0, {})
         return BadImagesError(report)
+
+
+def _decoder_of(reading: Reading, device: torch.device) -> str:
+    """What decodes JPEG files that are trained on."""
+    if reading.decoder == "pillow" or (reading.decoder == "auto" and reading.reduce):
+        return "pillow"
+    if reading.decoder == "auto" and device.type != "cuda":
+        return "pillow"
+    problem = device_problem(device)
+    if problem is None:
+        return "torchvision"
+    if reading.decoder == "torchvision":
+        raise ValueError(f"decoder=torchvision cannot decode JPEG files on {device}: {problem}")
+    _LOGGER.warning("Pillow decodes JPEG files, as torchvision cannot on %s: %s", device, problem)
+    return "pillow"
 
 
 def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader[Piece | BadFile]:
@@ -287,24 +353,6 @@ def _loader(files: Decoder, requests: list[Request], workers: int) -> DataLoader
 def _leave_interrupts(worker: int) -> None:
     """Ctrl-C reaches every process of a terminal; the parent ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _on_device(batches: Iterator[StreamedBatch], device: torch.device) -> Iterator[StreamedBatch]:
-    """The batches on the device; on CUDA one is copied while the one before is worked on."""
-    if device.type != "cuda":
-        yield from (StreamedBatch(*(part.to(device) for part in batch)) for batch in batches)
-        return
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    waiting: tuple[StreamedBatch, torch.cuda.Event] | None = None
-    for batch in batches:
-        with torch.cuda.stream(stream):
-            moved = StreamedBatch(*(part.to(device, non_blocking=True) for part in batch))
-            done = stream.record_event()
-        if waiting is not None:
-            yield _arrived(*waiting)
-        waiting = moved, done
-    if waiting is not None:
-        yield _arrived(*waiting)
 
 
 def _arrived(batch: StreamedBatch, done: torch.cuda.Event) -> StreamedBatch:

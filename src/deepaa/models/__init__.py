@@ -23,3 +23,4 @@ from deepaa.models.factory import (
     state_hash as state_hash,
     unwrap_compiled as unwrap_compiled,
 )
+from deepaa.models.weights import load_weights as load_weights

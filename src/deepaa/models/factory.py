@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from deepaa.models.networks import LIBRARIES, ShakeShake, WideResNet, library_network
+from deepaa.models.weights import load_weights
 from deepaa.ops import check_images, import_object
 
 SMALL_SIDE = 64
@@ -216,7 +215,7 @@ def load_model(
         channels = images.shape[1]
         model = build_model(spec, classes, mean=mean, std=std, channels=channels, seed=seed)
     if weights is not None:
-        _load_weights(model, Path(weights), new_head=new_head)
+        load_weights(model, Path(weights), new_head=new_head)
     return model
 
 
@@ -244,30 +243,6 @@ def _call_factory(spec: str, classes: int, seed: int) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ValueError(f"--model {spec} gave {type(model).__name__}, expected an nn.Module")
     return model
-
-
-def _load_weights(model: nn.Module, path: Path, *, new_head: bool) -> None:
-    if not path.is_file():
-        raise ValueError(f"--weights {path}: no such file")
-    try:
-        state = load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"--weights {path}: not a safetensors file ({error})") from error
-    # a library's own file of a named network, around which ours normalises
-    inner = dict(model.named_children()).get("network")
-    if inner is not None and state.keys() == inner.state_dict().keys():
-        model = inner
-    if new_head:
-        fresh = model.state_dict()
-        last = [name for name, _ in model.named_parameters()][-1].rpartition(".")[0]
-        other = [n for n in state if n in fresh and state[n].shape != fresh[n].shape]
-        if other and all(name.rpartition(".")[0] == last for name in other):
-            state |= {name: fresh[name] for name in other}
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"--weights {path}: they do not fit the model: {reason[:300]}") from error
 
 
 def state_hash(model: nn.Module) -> str:

@@ -15,6 +15,7 @@ from deepaa.ops.apply import (
     import_object as import_object,
     import_operations as import_operations,
     run_pil as run_pil,
+    triton_problem as triton_problem,
 )
 from deepaa.ops.conversions import (
     SCALE_16_BITS as SCALE_16_BITS,
@@ -34,10 +35,16 @@ from deepaa.ops.geometry import (
 from deepaa.ops.own_operations import check_own_operations as check_own_operations
 from deepaa.ops.plan import BLENDS as BLENDS, ForkSafeLock as ForkSafeLock, to_device as to_device
 from deepaa.ops.rectangles import (
-    cut_polygons as cut_polygons,
+    are_outside as are_outside,
     fit_rectangles as fit_rectangles,
     move_rectangles as move_rectangles,
     rectangle_corners as rectangle_corners,
+)
+from deepaa.ops.resize import (
+    Box as Box,
+    BoxTaps as BoxTaps,
+    box_taps as box_taps,
+    resize_boxes as resize_boxes,
 )
 from deepaa.ops.resized_crop import (
     CANDIDATES as CANDIDATES,

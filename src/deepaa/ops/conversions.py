@@ -24,8 +24,10 @@ def check_mode(image: Image) -> None:
         return
     advice = "use image.convert('RGB')"
     if image.mode.startswith("I"):
+        given = "" if "16" in image.mode else " and give np.asarray(image)"
         advice = (
-            "scale its values to 8 bits first, which convert() would clip; for 16 bits: "
+            f"declare the range of its values to DeepAutoAugment, value_range=(0, 65535){given}, "
+            "or scale them to 8 bits first, which convert() would clip; for 16 bits: "
             f"Image.fromarray({SCALE_16_BITS})"
         )
     elif image.mode in ("P", "1"):

@@ -12,15 +12,20 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from deepaa.ops.parallelograms import (
+    Bools,
+    Floats,
+    Point,
+    Remains,
+    cut_parallelograms,
+    cut_polygon,
+)
 from deepaa.ops.plan import GEOMETRY, Longs
 from deepaa.ops.resized_crop import resized_crop_box
 from deepaa.ops.rng import cutout_box
 from deepaa.ops.space import Table
 
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 Matrix = tuple[float, float, float, float, float, float]
 MOVING = {*GEOMETRY, "flip", "crop", "resized_crop", "cutout"}
 """Operations after which a place is elsewhere, or hidden."""
@@ -148,10 +153,15 @@ def _source_matrix(layer: Layer) -> Matrix:
 
 def move_points(points: Floats, layer: Layer) -> Floats:
     """Where a layer takes points (..., 2) of x and y; they may end outside of the image."""
-    a, b, c, d, e, f = _source_matrix(layer)
-    x, y = points[..., 0] - c, points[..., 1] - f
-    area = a * e - b * d
-    return np.stack(((e * x - b * y) / area, (a * y - d * x) / area), -1)
+    x, y = _moved((points[..., 0], points[..., 1]), _source_matrix(layer))
+    return np.stack((x, y), -1)
+
+
+def _moved(place: Any, source: Matrix) -> tuple[Any, Any]:
+    """Where a place of x and y goes, which a layer with this source matrix moves."""
+    a, b, c, d, e, f = source
+    x, y, area = place[0] - c, place[1] - f, a * e - b * d
+    return (e * x - b * y) / area, (a * y - d * x) / area
 
 
 def _inside(points: Floats, height: int, width: int) -> Bools:
@@ -176,38 +186,50 @@ def track(
     return points, lost
 
 
+# Areas
+
+
+def move_parallelograms(
+    corners: Floats, layers: Sequence[Layer], height: int, width: int, *, hide: bool
+) -> Remains:
+    """What is left of parallelograms (N, 4, 2) after the layers.
+
+    The image cuts them before and after each layer, so that what left it in one layer stays away.
+    One is gone if it has no area, or if, with `hide`, a cutout covers all that is left of it.
+    """
+    image: list[Point] = [(0, 0), (width, 0), (width, height), (0, height)]
+    stages, shadows = [np.ascontiguousarray(corners.transpose())], []
+    for layer in layers:
+        if layer.name == "cutout":
+            if hide and (box := hidden_box(layer)):
+                shadows.append(_corners(np.array([box], np.float64)).transpose())
+            continue
+        matrix = _source_matrix(layer)
+        stages.append(np.stack(_moved(stages[-1], matrix)))
+        shadows = [np.stack(_moved(shadow, matrix)) for shadow in shadows]
+        image = cut_polygon([_moved(point, matrix) for point in image], height, width)
+    left = cut_parallelograms(stages, image, height, width)
+    for shadow in shadows:
+        left.gone[left.within(shadow)] = True
+    return left
+
+
 def move_boxes(
     boxes: Floats, layers: Sequence[Layer], height: int, width: int, *, hide: bool
 ) -> Floats:
     """Boxes (N, 4) of left, top, right, bottom after the layers, in the same order.
 
-    Each is the hull of its four moved corners within the image, and within what later layers made
-    of the image's own edges. One of which nothing is left, or which, with `hide`, came under a
-    cutout as a whole, has no width and no height.
+    Each is the hull of what is left of it, as `move_parallelograms` says. One that is gone has no
+    width and no height.
     """
-    canvas = np.array([[0.0, 0.0, width, height]])
-    corners, gone = _corners(boxes), np.zeros(len(boxes), np.bool_)
-    edges = _corners(canvas)  # of the image before each layer
-    for layer in layers:
-        box = hidden_box(layer) if hide else None
-        if box is not None:
-            hull = _hulls(corners, edges)
-            gone |= ((hull[:, :2] >= box[:2]) & (hull[:, 2:] <= box[2:])).all(-1)
-        corners, edges = (move_points(points, layer) for points in (corners, edges))
-        edges = np.concatenate((edges, _corners(canvas)))
-    hulls = _hulls(corners, edges)
-    gone |= (hulls[:, 2:] <= hulls[:, :2]).any(-1)
-    start = hulls[:, :2].clip(0, (width, height))
-    return np.concatenate((start, np.where(gone[:, None], start, hulls[:, 2:])), -1)
+    left = move_parallelograms(_corners(boxes), layers, height, width, hide=hide)
+    low, high = left.spans()
+    if left.gone.any():
+        start = left.corners[..., left.gone].min(1)
+        low[:, left.gone] = high[:, left.gone] = start.clip(0, [[width], [height]])
+    return np.concatenate((low, high)).transpose()
 
 
 def _corners(boxes: Floats) -> Floats:
     """(N, 4, 2) corners of boxes (N, 4)."""
     return boxes[:, [[0, 1], [2, 1], [2, 3], [0, 3]]]
-
-
-def _hulls(corners: Floats, edges: Floats) -> Floats:
-    """The upright boxes around (N, 4, 2) corners, cut to those around the edges (K, 4, 2)."""
-    low = np.maximum(corners.min(1), edges.min(1).max(0))
-    high = np.minimum(corners.max(1), edges.max(1).min(0))
-    return np.concatenate((low, high), -1)

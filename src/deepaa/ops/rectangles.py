@@ -11,10 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from deepaa.ops.geometry import Floats, Layer, hidden_box, move_points
-
-NO_AREA = 1e-6
-"""Square pixels below which what is left of a turned rectangle is an error of rounding."""
+from deepaa.ops.geometry import Layer, move_parallelograms, move_points
+from deepaa.ops.parallelograms import Bools, Floats
 
 
 def rectangle_corners(rectangles: Floats) -> Floats:
@@ -47,54 +45,34 @@ def move_rectangles(
 
     A rectangle becomes a parallelogram. Of the rectangles around it the smallest has the direction
     of its longer side; that direction is kept, and the rectangle is drawn around what is left in
-    the image after every layer. A flip negates the angle, so that an upright one stays upright. One
-    of which nothing is left, or which, with `hide`, came under a cutout as a whole, has no width
-    and no height.
+    the image after every layer, as `move_parallelograms` says. A flip negates the angle, so that an
+    upright one stays upright. One that is gone has no width and no height.
     """
-    corners = rectangle_corners(rectangles)
-    left, gone = cut_polygons(corners, height, width), np.zeros(len(corners), np.bool_)
+    left = move_parallelograms(rectangle_corners(rectangles), layers, height, width, hide=hide)
     unit = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     for layer in layers:
-        box = hidden_box(layer) if hide else None
-        if box is not None:
-            gone |= ((left >= box[:2]) & (left <= box[2:])).all((1, 2))
-        corners, left, unit = (move_points(points, layer) for points in (corners, left, unit))
-        left = cut_polygons(left, height, width)
-    gone |= ~(_areas(left) > NO_AREA)
+        unit = move_points(unit, layer)
     turned = _directions(rectangles, unit[1:] - unit[0])
     axes = np.stack(_axes(turned), 2)  # (N, 2, 2): a column for each axis
-    left = left @ axes
-    low, high = left.min(1), left.max(1)
+    low, high = (ends.transpose() for ends in left.spans(axes.transpose(1, 2, 0)))
     centre = ((low + high)[:, None] / 2 @ axes.transpose(0, 2, 1))[:, 0]
-    rest = corners.mean(1).clip(0, (width, height))
-    centre, size = (np.where(gone[:, None], a, b) for a, b in ((rest, centre), (0.0, high - low)))
+    rest, gone = left.corners.mean(1).transpose().clip(0, (width, height)), left.gone[:, None]
+    centre, size = (np.where(gone, a, b) for a, b in ((rest, centre), (0.0, high - low)))
     return np.concatenate((centre, size, turned[:, None]), -1)
 
 
-def cut_polygons(polygons: Floats, height: int, width: int, beyond: float = 0.0) -> Floats:
-    """What is within the image of convex polygons (N, M, 2), as polygons with no fewer corners.
-
-    Corners may repeat; one of which nothing is left has NaN. The image is larger by `beyond` pixels
-    on each side.
-    """
-    for axis, sign, limit in ((0, 1, 0), (0, -1, width), (1, 1, 0), (1, -1, height)):
-        depth = sign * (polygons[..., axis] - limit) + beyond  # inside of this edge
-        inside = depth >= 0
-        if inside.all():
-            continue
-        crosses = inside != np.roll(inside, -1, 1)
-        share = depth / np.where(crosses, depth - np.roll(depth, -1, 1), 1)
-        crossings = polygons + share[..., None] * (np.roll(polygons, -1, 1) - polygons)
-        crossings[..., axis] = limit - sign * beyond  # without errors of rounding
-        points = np.stack((polygons, crossings), 2).reshape(len(polygons), -1, 2)
-        kept = np.stack((inside, crosses), 2).reshape(len(polygons), -1)
-        # in their order, and an edge adds one at most
-        order = np.argsort(~kept, 1, kind="stable")[:, : polygons.shape[1] + 1]
-        points = np.take_along_axis(points, order[..., None], 1)
-        kept = np.take_along_axis(kept, order, 1)
-        polygons = np.where(kept[..., None], points, points[:, :1])
-        polygons[~kept[:, 0]] = np.nan
-    return polygons
+def are_outside(rectangles: Floats, height: int, width: int, beyond: float) -> Bools:
+    """Which of rectangles (N, 5) lie beside an image that is larger by `beyond` on each side."""
+    corners = rectangle_corners(rectangles)
+    low, high = corners.min(1), corners.max(1)
+    outside: Bools = ((high < -beyond) | (low > np.array((width, height)) + beyond)).any(-1)
+    # a line between them is along a side of the one or of the other
+    x, y = width + beyond, height + beyond
+    image = np.array([(-beyond, -beyond), (x, -beyond), (x, y), (-beyond, y)])
+    around = (image - rectangles[:, None, :2]) @ np.stack(_axes(rectangles[:, 4]), 2)
+    half = rectangles[:, 2:4] / 2
+    outside |= ((around.min(1) > half) | (around.max(1) < -half)).any(-1)
+    return outside
 
 
 def _axes(degrees: Floats) -> tuple[Floats, Floats]:
@@ -131,10 +109,3 @@ def _directions(rectangles: Floats, linear: Floats) -> Floats:
     start = mirror * rectangles[:, 4]
     nearest: Floats = degrees + 360 * np.round((start - degrees) / 360)
     return nearest
-
-
-def _areas(polygons: Floats) -> Floats:
-    """The areas of polygons (N, M, 2)."""
-    x, y = np.moveaxis(polygons - polygons[:, :1], -1, 0)
-    area: Floats = np.abs((x * np.roll(y, -1, 1) - y * np.roll(x, -1, 1)).sum(1)) / 2
-    return area

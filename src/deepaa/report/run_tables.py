@@ -126,7 +126,8 @@ def is_bare_contest(subject: Subject) -> bool:
 def go_on_text(subject: Subject) -> str:
     """How a run that was stopped goes on, after the words "Go on"."""
     if subject.config.get("source", {}).get("from_python"):
-        return "by calling find_policy again."
+        is_own = subject.config.get("kind") == CONTEST_KIND
+        return f"by calling {'hold_contest' if is_own else 'find_policy'} again."
     if subject.config.get("kind") == "contest":
         return "with the command that began it"
     return f"with: deepaa search --resume {subject.name}"

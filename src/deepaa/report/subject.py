@@ -90,9 +90,12 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
     if not folder.is_dir():
         return Subject(source, "policy", load_policy(source, own))
     if not (folder / CONFIG).exists():
+        if (folder / CONTEST).exists():
+            return _own_contest(source, folder, own)
         if (folder / POLICY).exists():
             return Subject(source, "policy", load_policy(folder / POLICY, own))
-        raise RunError(f"{folder}: holds no run ({CONFIG} is missing) and no {POLICY}")
+        missing = f"holds no run ({CONFIG} is missing), no {CONTEST} and no {POLICY}"
+        raise RunError(f"{folder}: {missing}")
     config = read_config(folder)
     if config.get("kind") == "train":
         raise RunError(
@@ -120,6 +123,19 @@ def read_subject(source: str, operations: Sequence[str] = ()) -> Subject:
         return _with_layers(subject, folder, own)
     except (ValueError, OSError) as error:
         return subject._replace(problem=str(error))
+
+
+def _own_contest(source: str, folder: Path, own: Sequence[Operation]) -> Subject:
+    """The contest of `hold_contest`, which keeps no settings of a run."""
+    contest, policy, problem = contest_table(read_json(folder / CONTEST)), None, ""
+    status: Status = "finished" if contest.status == "finished" else "contest stopped"
+    if (folder / POLICY).exists():
+        try:
+            policy = load_policy(folder / POLICY, own)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    config = {"kind": CONTEST_KIND, "source": {"from_python": ["the training loop"]}}
+    return Subject(source, status, policy, None, folder, config, contest=contest, problem=problem)
 
 
 def _with_contest(

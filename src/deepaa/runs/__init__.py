@@ -50,6 +50,7 @@ from deepaa.runs.settings import (
     ADDED as ADDED,
     apply_changes as apply_changes,
     changed_settings as changed_settings,
+    changed_values as changed_values,
     checked_value as checked_value,
     from_plain as from_plain,
     parse_changes as parse_changes,

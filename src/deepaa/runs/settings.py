@@ -170,6 +170,14 @@ def changed_settings(config: Any) -> str:
     return ", ".join(texts) or "the defaults"
 
 
+def changed_values(config: Any, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """What `parse_changes` needs to make these settings of the defaults: NAME=VALUE each."""
+    usual = {field.name: _default(field) for field in dataclasses.fields(config)}
+    changed = [n for n in usual if n not in without and getattr(config, n) != usual[n]]
+    plain = to_plain(config)
+    return tuple(f"{name}={json.dumps(plain[name])}" for name in changed)
+
+
 def _default(field: dataclasses.Field[Any]) -> Any:
     """What a setting is if nobody sets it; MISSING, which equals nothing, where it must be set."""
     made = field.default_factory

@@ -6,12 +6,14 @@ are the matter of `deepaa.cli`.
 """
 
 from deepaa.search.contest import (
+    FORMS as FORMS,
     ContestConfig as ContestConfig,
     ContestProgress as ContestProgress,
     ContestRequest as ContestRequest,
     ContestResult as ContestResult,
     ContestRun as ContestRun,
     LengthPlan as LengthPlan,
+    LoopRecord as LoopRecord,
     Searched as Searched,
     hold_contest as hold_contest,
     open_contest as open_contest,
@@ -75,6 +77,7 @@ from deepaa.search.several import (
     METHODS_FILE as METHODS_FILE,
     MethodRow as MethodRow,
     SharedProtection as SharedProtection,
+    best_form as best_form,
     check_contest as check_contest,
     images_used as images_used,
     judged as judged,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from deepaa.files import plural
 from deepaa.policy import Policy
 from deepaa.runs import changed_settings
+from deepaa.search.contest import FOUND_BY
 from deepaa.search.gradient_matching.search import Search
 from deepaa.search.methods import Searcher
 
@@ -26,7 +27,7 @@ def described(task: PolicySearch, search: Search | Searcher) -> Policy:
         what = f"deepaa on {data.name}, {plural(found.depth, 'layer')}"
         settings, more = changed_settings(task.config), {}
     info = {
-        "description": f"found by {what}",
+        "description": f"{FOUND_BY}{what}",
         "data": f"{data.name}, sha256 {data.fingerprint[:16]}",
         "seed": str(task.config.seed),
         "settings": settings,

@@ -281,7 +281,9 @@ def protection_of(
         is_trained: Whether the search has trained its network.
     """
     parts = plain_parts(search.splits, len(search.data.class_names))
+    # a file of weights may be of a training with any operation
     has_plain = is_trained and search.pretrains and not search.proxy.augment
+    has_plain = has_plain and search.weights is None
     return ClassProtection(
         search.data,
         parts,

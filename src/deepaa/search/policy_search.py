@@ -10,6 +10,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Iterator
 from functools import cached_property, partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +62,8 @@ class PolicySearch:
         method: Method | None = None,
         model: nn.Module | None = None,
         pretrain: bool = False,
+        weights: str | Path | None = None,
+        has_new_head: bool = False,
         device: torch.device | str = "cpu",
         sizes: tuple[int, int, int] | None = None,
         splits: Splits | None = None,
@@ -75,6 +78,8 @@ class PolicySearch:
             method: What finds the policy; None for gradient matching, which `search` is about.
             model: A classifier of uint8 batches, which is copied; None makes one as `proxy` says.
             pretrain: Train the given model first; one that is not given always is.
+            weights: The file that the model was read from: where trainings of methods begin, too.
+            has_new_head: Whether the last layer of that file is for other classes.
             sizes: Images for pre-training, search and validation, of those that the judge leaves.
             splits: The parts themselves, of a run that is only looked at.
             run: Where records, checkpoints and the policy go; None keeps nothing.
@@ -109,8 +114,9 @@ class PolicySearch:
             self.model = load_model(self.network_name, images, classes, search.seed).to(self.device)
         else:
             self.model = copy_model(model).to(self.device)
-        self.given = model
-        """The user's own network."""
+        self.given = None if weights is not None else model
+        """The user's own network, of which others are made with new weights."""
+        self.weights, self.has_new_head = weights, has_new_head
         self.search: Search | Searcher | None = None
         self.known_protection = protection
         """What turns one class into another, if that has been looked for before."""
@@ -160,6 +166,13 @@ class PolicySearch:
     def training_passes(self) -> int:
         """Images through the network in pre-training."""
         return len(self.splits.pretrain) * self.proxy.train.epochs if self.pretrains else 0
+
+    @property
+    def training_note(self) -> str | None:
+        """What a person should know of the file of weights that the network is from."""
+        if not self.has_new_head or not self.pretrains:
+            return None
+        return f"{self.weights}: its last layer is for other classes; a new one is trained first"
 
     def check_model(self) -> None:
         """Refuse a network that cannot be searched with, before it is trained for it."""

@@ -128,13 +128,14 @@ class ProvedSearch:
 
     @cached_property
     def network(self) -> Network:
-        """The network of the search, from fresh weights."""
+        """The network of the search, from fresh weights or from those of its file."""
         search, device = self.search, self.search.device
         assert self.config is not None
         limit = self.config.limit(device)
         config = device_settings(search.proxy.train, (), device, limit, recipe=False)
         if search.given is None:
-            return contest_network(self.images, search.network_name, config, device)
+            name = search.network_name
+            return contest_network(self.images, name, config, device, search.weights)
         return Network("your own", partial(fresh_copy, search.given), config, device)
 
     def plan(self, found: Policy | None = None) -> LengthPlan:

@@ -27,7 +27,7 @@ from deepaa.data import (
     lists_files,
     read_splits,
 )
-from deepaa.models import is_large, load_model, state_hash
+from deepaa.models import is_large, state_hash
 from deepaa.ops import Space, check_own_operations
 from deepaa.policy import Policy
 from deepaa.runs import (
@@ -39,7 +39,8 @@ from deepaa.runs import (
     read_config,
     to_plain,
 )
-from deepaa.search.contest import ContestConfig, ContestRecord
+from deepaa.search.contest import Asked, ContestConfig, ContestRecord, asked_contest
+from deepaa.search.from_file import check_pretraining, read_network
 from deepaa.search.methods import Method, Searcher, base_preset, method_of
 from deepaa.search.policy_search import SPLITS, PolicySearch, Record
 from deepaa.search.progress import SearchProgress
@@ -189,11 +190,14 @@ def open_search(
     settings = request.settings.resolve(large=is_large(images.images))
     if any(operation.is_custom for operation in settings.space.operations):
         check_own_operations(settings.space.table, images.images[:2].to(device))
-    network = request.model
+    network, has_new_head = request.model, False
     if request.weights is not None:
-        assert settings.proxy.model is not None
-        classes, seed = len(images.class_names), settings.search.seed
-        network = load_model(settings.proxy.model, images.images, classes, seed, request.weights)
+        network, has_new_head = read_network(settings, images, request.weights)
+    if has_new_head and not request.pretrain and request.method is None:
+        check_pretraining(request.weights, request.splits)
+        request = replace(request, pretrain=True)  # gradients of a layer that knows nothing mislead
+        if images.subset_sizes is not None:  # which leave no images for it
+            images = _read_images(request, known, show, download=download)
     splits = run = None
     if out is not None and dry_run:
         splits = read_splits(Path(out) / SPLITS, len(images.labels)) if resume else None
@@ -206,6 +210,8 @@ def open_search(
             method=request.method,
             model=network,
             pretrain=request.pretrain,
+            weights=request.weights,
+            has_new_head=has_new_head,
             device=device,
             sizes=images.subset_sizes or request.splits,
             splits=splits,
@@ -293,7 +299,7 @@ def find_policy(
     device: torch.device | str | None = None,
     sizes: Sizes | None = None,
     method: str | type[Searcher] | None = None,
-    contest: bool | ContestConfig = True,
+    contest: Asked = True,
     out: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     progress: bool | Callable[[Record | ContestRecord], None] | None = None,
@@ -301,14 +307,16 @@ def find_policy(
 ) -> Policy:
     """The policy that a search finds for labelled images, or another that trains better on them.
 
-    What is not explained here is an option of `deepaa search` and means the same: weights, epochs,
-    size, columns, ops, exclude, preset, device, checkpoint_seconds.
+    What is not explained here is an option of `deepaa search` and means the same: epochs, size,
+    columns, ops, exclude, preset, device, checkpoint_seconds.
 
     Args:
         data: As for `--data`; or a torch data set of PIL images or uint8 tensors with their labels,
             without a transform; or (images, labels) as uint8 (N, C, H, W) and (N,).
         groups: As for `--groups`; of images that are given here, an integer or text for each.
         model: A trained classifier of uint8 batches; or a name as for `--model`.
+        weights: As for `--weights`: where every training of a named model begins, those of the
+            contest too. A model that is given itself is trained from new weights there.
         pretrain: Train the given model first.
         space: What to choose from, instead of the preset's.
         config: All settings of the search, instead of the preset's.
@@ -318,7 +326,8 @@ def find_policy(
             gradient matching.
         contest: Whether candidates are trained in the end: the found policy in several forms, and
             others that need no search. The best is returned, and its `info["contest"]` says how
-            much better it is. False returns what the search found, and nothing is proved.
+            much better it is. False returns what the search found, and nothing is proved. A number
+            is as `--contest-passes`, a `ContestConfig` says more; "on" and "off" are taken, too.
         out: A run folder. Called again with equal arguments, the search there goes on, or gives
             its result at once, and so does `deepaa search --resume`. Ctrl-C saves.
         progress: Whether progress is shown on stderr, by default in terminals and notebooks; or a
@@ -339,8 +348,7 @@ def find_policy(
         ops=ops,
         exclude=exclude,
     )
-    held = ContestConfig() if contest is True else contest or None
-    source = _source(data, size, groups, columns)
+    held, source = asked_contest(contest), _source(data, size, groups, columns)
     request = SearchRequest(
         wanted, source, network, weights, pretrain, sizes, method=found, contest=held
     )
@@ -376,6 +384,11 @@ def _follow(
     """Run the search to its end and show its records; Ctrl-C saves."""
     display = None if line is None else SearchProgress(search, line=line)
     on_record = progress or display
+    if (note := search.search.training_note) is not None and not search.is_over:
+        if line is None:
+            _log.info("%s", note)
+        else:
+            line.message(note)
     for weakness in () if search.is_over else search.weaknesses:
         _log.warning("%s", weakness)
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -11,9 +10,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
+
 from deepaa.models import is_large
-from deepaa.runs import read_history
+from deepaa.runs import changed_values, read_history
 from deepaa.search.contest import (
+    FORMS,
     REFERENCES,
     ContestConfig,
     ContestTable,
@@ -159,18 +162,23 @@ def looking_of(search: PolicySearch) -> ClassProtection:
 
 def training_changes(train: TrainConfig) -> tuple[str, ...]:
     """What a contest needs to train as the searches did: NAME=VALUE each."""
-    usual = TrainConfig()
-    names = [each.name for each in fields(train) if each.name not in ("epochs", "seed")]
-    changed = {n: getattr(train, n) for n in names if getattr(train, n) != getattr(usual, n)}
-    return tuple(f"{name}={json.dumps(value)}" for name, value in changed.items())
+    return changed_values(train, without=("epochs", "seed"))
 
 
 def check_contest(
-    search: PolicySearch, contest: ContestConfig, methods: int, *, is_asked: bool = True
+    search: PolicySearch,
+    contest: ContestConfig,
+    methods: int,
+    *,
+    is_asked: bool = True,
+    forms: Sequence[int] = (1,),
 ) -> LengthPlan:
     """The plan of the contest, in which every method takes part.
 
     Passes that are too few for that are refused, or become enough where nobody asked for them.
+
+    Args:
+        forms: In how many forms each method takes part: the first number that the passes reach.
     """
     count = len(search.data.labels)
     if count < LEAST_SEARCHED:
@@ -179,20 +187,21 @@ def check_contest(
             "off searches all the same"
         )
     images = JudgedImages.of(search.data, search.splits.judge, searched=True)
-    names = [*REFERENCES, *(f"method {number}" for number in range(1, methods + 1))]
-    make = partial(contest_plan, names, images, search.proxy.train, search.device)
-    enough = make(replace(contest, passes=MOST_PASSES)).enough  # refuses what passes do not mend
-    passes = contest.limit(search.device)
-    try:
-        plan = make(contest)
-        why = plan.shortness if plan.left_out else None
-    except ValueError:  # not even an epoch of each
-        why = f"{passes:,} passes are few for {len(names)} candidates; {enough:,} would do"
-    if why is None:
-        return plan
-    if is_asked:
-        raise ValueError(f"--contest-passes: {why}, or --contest off")
-    return make(replace(contest, passes=enough))
+    for number in forms:
+        names = [*REFERENCES, *(f"policy {place}" for place in range(number * methods))]
+        make = partial(contest_plan, names, images, search.proxy.train, search.device)
+        enough = make(replace(contest, passes=MOST_PASSES)).enough  # else passes mend nothing
+        try:
+            plan = make(contest)
+            why = plan.shortness if plan.left_out else None
+        except ValueError:  # not even an epoch of each
+            passes = contest.limit(search.device)
+            why = f"{passes:,} passes are few for {len(names)} candidates; {enough:,} would do"
+        if why is None:
+            return plan
+        if not is_asked:
+            return make(replace(contest, passes=enough))
+    raise ValueError(f"--contest-passes: {why}, or --contest off")
 
 
 # The table
@@ -223,6 +232,8 @@ class MethodRow(NamedTuple):
     """Labelled images that it used."""
     judged: Judged | None = None
     """How its policy did in the contest; None without one."""
+    form: str | None = None
+    """The form of its policy that was judged: the best one."""
 
     def to_json(self) -> dict[str, Any]:
         """As methods.json has it."""
@@ -268,15 +279,39 @@ def images_used(search: PolicySearch) -> int:
     return search.method.searcher.needs(search.method.config).images(search.world)
 
 
-def judged(plan: Plan, table: ContestTable, candidate: str) -> Judged | None:
-    """The accuracy after the longest trainings with a candidate, and its interval."""
+def best_form(plan: Plan, table: ContestTable, name: str) -> tuple[str, str] | None:
+    """The form of a policy that was trained longest, and was best so: its candidate and its words.
+
+    The images that choose the winner choose it, so that the others can tell how good it is.
+    """
+    chooses, ranks = plan.without_proof(table), dict[str, tuple[int, float]]()
+    for tail in FORMS:
+        if own := [each for each in chooses.entries if each.candidate == f"{name}{tail}"]:
+            length = max(entry.length for entry in own)
+            right = [e.correct[table.chooses].double().mean() for e in own if e.length == length]
+            ranks[tail] = length, float(sum(right) / len(right))
+    if not ranks:
+        return None
+    best = max(ranks, key=lambda tail: ranks[tail])
+    return f"{name}{best}", FORMS[best] or "as found"
+
+
+def judged(
+    plan: Plan, table: ContestTable, candidate: str, images: Tensor | None = None
+) -> Judged | None:
+    """The accuracy after the longest trainings with a candidate, and its interval.
+
+    Args:
+        images: Whether each image that judges is counted; None for all.
+    """
     own = [entry for entry in table.entries if entry.candidate == candidate]
     if not own:
         return None
+    images = torch.ones_like(table.chooses) if images is None else images
     length = max(entry.length for entry in own)
-    right = [entry.correct.double().mean().item() for entry in own if entry.length == length]
+    right = [e.correct[images].double().mean().item() for e in own if e.length == length]
     accuracy = sum(right) / len(right)
-    half = DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / len(table.chooses))
+    half = DEVIATIONS * math.sqrt(accuracy * (1 - accuracy) / int(images.sum()))
     low, high = max(0.0, accuracy - half), min(1.0, accuracy + half)
     return Judged(length, plan.size(length), len(right), accuracy, low, high)
 
@@ -292,6 +327,7 @@ def method_lines(rows: Sequence[MethodRow]) -> list[str]:
             if (found := row.judged) is not None:
                 ends = f"{100 * found.low:.1f} to {100 * found.high:.1f}"
                 told = f"  {100 * found.accuracy:.1f} % ({ends})"
+                told += "" if row.form is None else f"  {row.form}"
             numbers = f"{row.passes:>12,} {row.minutes:>8.1f} {row.images:>8,}"
             lines.append(f"{row.method:12} {numbers}{told}")
     return lines

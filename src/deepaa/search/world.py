@@ -61,7 +61,8 @@ def _fresh_model(search: PolicySearch, seed: int) -> nn.Module:
     if search.given is not None:
         return fresh_copy(search.given, seed).to(search.device)
     images, classes = search.data.images, len(search.data.class_names)
-    model = load_model(search.network_name, images, classes, seed, None, search.levels)
+    name, levels = search.network_name, search.levels
+    model = load_model(name, images, classes, seed, search.weights, levels, new_head=True)
     return model.to(search.device)
 
 

@@ -262,8 +262,15 @@ class ExperimentImages:
             "test": self.how,
             "test_images": len(self.test.labels),
             "test_fingerprint": self.test.fingerprint,
-            **({"crop": self.train.crop} if isinstance(self.train, StreamedImages) else {}),
+            **self._streamed_facts(),
         }
+
+    def _streamed_facts(self) -> dict[str, str]:
+        """How files become images, where that is done in every epoch."""
+        if not isinstance(self.train, StreamedImages):
+            return {}
+        found: dict[str, str] = {"crop": self.train.crop}
+        return found if self.train.decoder == "pillow" else {**found, "decoder": self.train.decoder}
 
     def scan_record(self) -> dict[str, Any]:
         """What the scans of files found, so that a later call need not repeat them."""

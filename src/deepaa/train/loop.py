@@ -76,6 +76,7 @@ class Training:
         self.epoch = 0
         """Epochs done."""
         self._whole = True
+        self._named: dict[str, Tensor] | None = None
 
     def __iter__(self) -> Iterator[EpochRecord]:
         """Train the epochs that are left, yielding between them."""
@@ -145,10 +146,22 @@ class Training:
 
     # Checkpoints
 
-    def state(self) -> dict[str, Tensor]:
-        """All that a resumed training needs, as copies on the device: weights, momentum, epoch."""
+    def state(self, over: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """All that a resumed training needs, as copies on the device: weights, momentum, epoch.
+
+        Args:
+            over: An earlier state of this training, which is not needed any more: its tensors are
+                written over, which is faster.
+        """
         self._require_whole()
-        copies = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+        tensors = self._tensors()
+        if over is None or not all(
+            name in over and over[name].device == tensor.device for name, tensor in tensors.items()
+        ):
+            over = {name: torch.empty_like(tensor) for name, tensor in tensors.items()}
+        copies = {name: over[name] for name in tensors}
+        with torch.no_grad():
+            torch._foreach_copy_([*copies.values()], [*tensors.values()])
         return {**copies, "epoch": torch.tensor(self.epoch)}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -167,7 +180,9 @@ class Training:
         self.epoch, self._whole = epoch, True
 
     def _tensors(self) -> dict[str, Tensor]:
-        """All tensors that training changes, by name."""
+        """All tensors that training changes, by name; the same ones from the first step on."""
+        if self._named is not None:
+            return self._named
         weights = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         memory = self._step.optimizer.momentum
         momentum = {
@@ -175,7 +190,9 @@ class Training:
             for name, parameter in self.model.named_parameters()
             if parameter in memory
         }
-        return {**weights, **momentum}
+        found = {**weights, **momentum}
+        self._named = found if self.epoch else None
+        return found
 
     def _require_whole(self) -> None:
         if not self._whole:

@@ -31,6 +31,9 @@ _WIDE = (
 )
 
 
+_SHORT = {"BoundingBoxes": "boxes", "Mask": "mask", "KeyPoints": "points"}
+
+
 def is_batch(node: Any) -> bool:
     """Whether this is a list of images, or of samples with images: each has a draw of its own.
 
@@ -139,12 +142,14 @@ def image_places(leaves: list[Any]) -> list[int]:
     """The places of the images in a flat sample: torchvision's rule, see `DeepAutoAugment`."""
     places = found_images(leaves)
     if not places:
+        others = [leaf for leaf in leaves if not is_target(leaf)]
+        targets = [leaf for leaf in leaves if is_target(leaf)]
         raise TypeError(
             "no image in this sample: an image is a PIL image, a numpy array uint8 (H, W) or "
             f"uint8 or float (H, W, C) with at most {MOST_CHANNELS} channels, fewer than pixels "
             "a side, or a tensor (C, H, W) or "
             f"(N, C, H, W); got {', '.join(map(described, leaves)) or 'nothing'}"
-            + next(filter(None, map(_advice, leaves)), "")
+            + next(filter(None, map(_advice, [*others, *targets])), "")
         )
     for place in places:
         if isinstance(leaves[place], Tensor):
@@ -233,6 +238,10 @@ def _advice(leaf: Any) -> str:
         return "; open the file first: PIL.Image.open(path)"
     if isinstance(leaf, Mapping):
         return f"; {type(leaf).__name__} is not looked into: give dict(sample)"
+    if is_target(leaf):
+        kind = type(leaf).__name__
+        call = f"augment(image, {_SHORT.get(kind, 'targets')})"
+        return f"; {kind} move with their image, which is missing: {call}"
     if getattr(leaf, "__dict__", None) and not callable(leaf):
         kind = type(leaf).__name__
         return f"; {kind} is not looked into: give its parts, augment(sample.image, sample.boxes)"

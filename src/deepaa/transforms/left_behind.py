@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from deepaa.transforms import inputs
 
 USUAL_NAMES = {
-    "BoundingBoxes": ("boxes", "bboxes", "bbox", "gt_boxes", "gt_bboxes"),
+    "BoundingBoxes": ("boxes", "bboxes", "bbox", "gt_boxes", "gt_bboxes", "bndbox"),
     "Mask": ("mask", "masks", "gt_masks"),
     "KeyPoints": ("keypoints", "kpts", "gt_keypoints"),
 }
@@ -31,6 +31,11 @@ LONG = 8
 _KINDS = {name: kind for kind, names in USUAL_NAMES.items() for name in names}
 _TOLD: set[str] = set()
 _SIZED = "what has the size of its image"
+_RECORDS = "what annotations hold"
+_WRAP = (
+    "wrap the data set, torchvision.datasets.wrap_dataset_for_transforms_v2(dataset), or make one "
+    "tv_tensors.BoundingBoxes of all boxes"
+)
 _EMPTY = (str, bytes, int, float, complex, type(None))
 _OF_IMAGES = ("uint8", "float16", "float32", "float64")
 _PLAIN = (*_EMPTY, Tensor, np.ndarray)
@@ -55,6 +60,9 @@ def told(node: Any) -> Iterator[str]:
 
 
 def _named_like_targets(node: Any) -> Iterator[str]:
+    if _RECORDS not in _TOLD and (line := _recorded(node)):
+        _TOLD.add(_RECORDS)
+        yield line
     if isinstance(node, dict):
         for name, value in node.items():
             if name in _KINDS and name not in _TOLD and (line := _misread(value, _KINDS[name])):
@@ -64,6 +72,39 @@ def _named_like_targets(node: Any) -> Iterator[str]:
         for item in node.values() if isinstance(node, dict) else node:
             if isinstance(item, inputs.CONTAINERS):
                 yield from _named_like_targets(item)
+
+
+def _recorded(node: Any) -> str | None:
+    """What to say of annotations as COCO and VOC have them, a dict for each object."""
+    objects = [node] if isinstance(node, dict) and "bndbox" in node else node
+    if not isinstance(objects, list) or not all(isinstance(item, dict) for item in objects):
+        return None
+    for name, value in (pair for item in objects for pair in item.items()):
+        if name in _KINDS and _is_record(value):
+            if isinstance(node, list) and any(map(_holds_image, node)):
+                return None  # they are samples
+            return (
+                f"{name!r} in an annotation, as COCO and VOC have them, does not move with the "
+                f"image: {_WRAP}"
+            )
+    return None
+
+
+def _is_record(value: Any) -> bool:
+    """Whether this is one box, or the key points of one object, in numbers or texts alone."""
+    if isinstance(value, dict):
+        numbers, least = list(value.values()), 1
+    else:
+        numbers, least = value, 4
+    return (
+        isinstance(numbers, list | tuple)
+        and len(numbers) >= least
+        and all(isinstance(number, str | int | float) for number in numbers)
+    )
+
+
+def _holds_image(node: Any) -> bool:
+    return bool(inputs.found_images([leaf for _, leaf in _leaves(node)]))
 
 
 def _misread(value: Any, kind: str) -> str | None:

@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from deepaa.ops import (
     Layer,
     Table,
-    cut_polygons,
+    are_outside,
     fit_rectangles,
     move_boxes,
     move_rectangles,
@@ -87,6 +87,7 @@ class Mover:
                     f"{name} have canvas_size {tuple(leaf.canvas_size)}, and their image is "
                     f"{self.size[0]} x {self.size[1]}"
                 )
+            _check_type(plain.dtype, name, self.size)
             numbers = plain.to("cpu", torch.float64).numpy()
             if not np.isfinite(numbers).all():
                 bad = tuple(np.argwhere(~np.isfinite(numbers))[0].tolist())
@@ -99,6 +100,8 @@ class Mover:
                 out = (self._rotated if kind in ROTATED else self._boxes)(numbers, kind, whole)
             else:
                 out = self._points(numbers, _is_whole(plain))
+            if _is_whole(plain):  # far outside of the image, beyond what the type can hold
+                out = out.clip(*_limits(plain.dtype))
             moved = torch.from_numpy(np.ascontiguousarray(out)).to(plain.device, plain.dtype)
         return tv.wrap(moved, like=leaf)
 
@@ -164,9 +167,9 @@ class Mover:
             raise ValueError(f"boxes in {kind} should be floating point, got whole numbers")
         flat = boxes.reshape(-1, ROTATED[kind])
         rectangles = _as_rectangles(flat, kind)
-        outside = np.isnan(cut_polygons(rectangle_corners(rectangles), *self.size, beyond=SLACK))
+        outside = are_outside(rectangles, *self.size, beyond=SLACK)
         where = f"its image of {self.size[0]} x {self.size[1]}"
-        _refuse(outside.any((1, 2)), flat, kind, f"lies outside of {where}")
+        _refuse(outside, flat, kind, f"lies outside of {where}")
         moved = move_rectangles(rectangles, self.layers, *self.size, hide=self.hide)
         return _as_format(moved, kind).reshape(boxes.shape)
 
@@ -225,11 +228,30 @@ def _is_whole(values: Tensor) -> bool:
     return not values.is_floating_point()
 
 
+def _check_type(dtype: torch.dtype, name: str, size: tuple[int, int]) -> None:
+    """Refuse types of whole numbers in which what leaves the image could come back into it."""
+    if dtype.is_floating_point:
+        return
+    low, high = _limits(dtype)
+    if high < max(size):
+        reason = f"cannot hold the places in an image of {size[0]} x {size[1]}"
+    elif name == "KeyPoints" and low == 0:
+        reason = "cannot say which points left their image, where places are below 0"
+    else:
+        return
+    raise ValueError(f"{name} of {dtype} {reason}: give torch.int64 or torch.float32")
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    """The lowest and the highest number of a type of whole numbers."""
+    return (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+
+
 def _check_fill(fill: float, dtype: torch.dtype) -> None:
     """Refuse a fill that masks of this type cannot hold."""
     if dtype.is_floating_point or dtype.is_complex:
         return
-    low, high = (0, 1) if dtype == torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+    low, high = _limits(dtype)
     if not (math.isfinite(fill) and fill == int(fill) and low <= fill <= high):
         raise ValueError(f"mask_fill is {fill}, which masks of {dtype} cannot hold")
 

@@ -30,8 +30,8 @@ from deepaa.ops import (
     to_device,
 )
 from deepaa.policy import Policy, load_policy
-from deepaa.transforms import inputs, left_behind, targets
-from deepaa.transforms.value_range import ValueRange
+from deepaa.transforms import counts, inputs, left_behind, targets
+from deepaa.transforms.value_range import WIDE_MODES, ValueRange
 from deepaa.transforms.where import At, in_item, in_sample, naming
 
 Array = np.ndarray[Any, Any]
@@ -46,7 +46,7 @@ class DeepAutoAugment(nn.Module):
     Inputs are given as to a torchvision v2 transform: one or several, nested in tuples, lists and
     dicts. The structure comes back the same. An image keeps its kind:
 
-    - a PIL image, RGB or L;
+    - a PIL image, RGB or L, or I;16 with a `value_range`;
     - a numpy array, uint8 (H, W), or uint8 or float (H, W, C): C is at most 4, or below H and W;
     - a tensor, uint8 or float, (C, H, W), or (N, C, H, W) where each image has its own draw;
     - a `tv_tensors.Image`, or a `tv_tensors.Video` (T, C, H, W), whose frames share one draw.
@@ -100,7 +100,7 @@ class DeepAutoAugment(nn.Module):
             seed: A whole number, for draws that can be repeated.
             operations: Your own operations that the policy's file names.
             cutout_targets: "keep" leaves what cutout covers; "hide" gives masks the fill there, and
-                takes away boxes that are wholly under it and key points.
+                takes away key points, and boxes of which nothing else is left.
             mask_fill: The value of mask pixels that come from outside of the image.
             value_range: The darkest and the brightest value of images that are neither uint8 nor
                 floats in [0, 1], such as (0, 65535). Changed images have 256 levels of it.
@@ -177,6 +177,7 @@ class DeepAutoAugment(nn.Module):
         if self.value_range is None and inputs.is_plain_image(given):
             return self._augment_one(given, self._key(index), self.epoch)  # the quick way
         if not torch.compiler.is_compiling():
+            counts.refuse_uneven(given)
             for told in left_behind.told(given):
                 warnings.warn(told, stacklevel=4)  # where the user calls this module
         if self.value_range is not None:
@@ -294,6 +295,9 @@ class DeepAutoAugment(nn.Module):
             return inputs.rewrap(self._augment_tensor(image.as_subclass(Tensor), key, epoch), image)
         if isinstance(image, np.ndarray):
             return self._augment_array(image, key, epoch)
+        if self.value_range is not None and image.mode in WIDE_MODES:
+            augment = partial(self._augment_array, key=key, epoch=epoch)
+            return self.value_range.apply_pil(augment, image)
         return single_pil(image, self.policy.draw_one(key, epoch), self.policy.table)
 
     def _augment_tensor(self, image: Tensor, key: int, epoch: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,6 +16,10 @@ from deepaa.transforms import inputs
 
 KINDS = ("uint16", "int16", "int32", "float16", "float32", "float64")
 """Types whose values a declared range may describe; uint8 is taken as it is."""
+
+
+WIDE_MODES = ("I;16", "I;16B", "I;16L", "I;16N")
+"""PIL images whose values a declared range may describe."""
 
 
 class ValueRange(NamedTuple):
@@ -59,6 +64,16 @@ class ValueRange(NamedTuple):
         for place in places:
             done[place] = self._from_unit(done[place], flat)
         return tree_unflatten(done, structure)
+
+    def apply_pil(self, augment: Callable[[Any], Any], image: Any) -> Any:
+        """What `augment` makes of a PIL image of 16 bits, which it sees as floats (H, W, 1)."""
+        values = np.asarray(image)
+        kind = _kind(values)
+        assert kind is not None
+        out = self._from_unit(augment(self._to_unit(values)), kind).astype(values.dtype)
+        made = sys.modules["PIL.Image"].frombytes(image.mode, image.size, out.tobytes())
+        made.info = image.info.copy()
+        return made
 
     def _to_unit(self, image: Any) -> Any:
         """The image as floats in [0, 1]; an array (H, W) as (H, W, 1)."""

@@ -46,6 +46,7 @@ from deepaa.search.run import demo_contest
 from deepaa.search.settings import ProxyConfig, SettingsRequest
 from deepaa.search.several import (
     Judged,
+    best_form,
     check_contest,
     judged,
     settings_for,
@@ -453,6 +454,34 @@ def test_the_table_has_the_best_first() -> None:
         "not judged:",
         "none                    5      0.1        7",
     ]
+
+
+def test_a_method_is_told_by_its_best_form_on_images_that_did_not_choose_it() -> None:
+    chooses = torch.arange(100) % 2 == 0
+    losses = torch.zeros(100, dtype=torch.float64)
+
+    def entry(name: str, length: int, choosing: float, others: float) -> Entry:
+        place = torch.arange(100) // 2
+        right = torch.where(chooses, place < 50 * choosing, place < 50 * others)
+        return Entry(name, length, 0, losses, right, 0.0)
+
+    entries = (
+        entry("a", 5, 0.98, 0.98),  # but nobody trained it for longer
+        entry("a-spread", 15, 0.8, 0.6),
+        entry("a-half", 15, 0.7, 0.9),
+        entry("b", 15, 0.4, 0.2),
+    )
+    table = ContestTable(chooses, entries, None)
+    plan = SeedPlan(("a", "a-spread", "a-half", "b"), 15, 1)
+    assert best_form(plan, table, "a") == ("a-spread", "spread")
+    assert best_form(plan, table, "b") == ("b", "as found")
+    assert best_form(plan, table, "c") is None
+    found = judged(plan, table, "a-spread", ~chooses)
+    assert found is not None
+    assert found.accuracy == pytest.approx(0.6)
+    assert found.high - found.low == pytest.approx(2 * 1.96 * (0.24 / 50) ** 0.5)
+    line = method_lines([MethodRow("a", 1, 0.0, 1, found, "spread")])[-1]
+    assert line.endswith("60.0 % (46.4 to 73.6)  spread")
 
 
 def test_who_was_trained_longest_comes_first_and_numbers_have_names() -> None:

@@ -5,6 +5,9 @@ found is the matter of `gradient_matching`.
 """
 
 from deepaa.search.contest.candidates import (
+    AS_FOUND as AS_FOUND,
+    FORMS as FORMS,
+    FOUND_BY as FOUND_BY,
     REFERENCES as REFERENCES,
     Candidate as Candidate,
     all_candidates as all_candidates,
@@ -15,7 +18,7 @@ from deepaa.search.contest.keep import (
     ContestProgress as ContestProgress,
     ContestRun as ContestRun,
 )
-from deepaa.search.contest.own_loop import hold_contest as hold_contest
+from deepaa.search.contest.own_loop import LoopRecord as LoopRecord, hold_contest as hold_contest
 from deepaa.search.contest.pick import (
     Difference as Difference,
     Pick as Pick,
@@ -36,8 +39,10 @@ from deepaa.search.contest.proof import (
     proof as proof,
 )
 from deepaa.search.contest.request import (
+    Asked as Asked,
     ContestRequest as ContestRequest,
     Searched as Searched,
+    asked_contest as asked_contest,
     contest_facts as contest_facts,
     contest_network as contest_network,
     contest_plan as contest_plan,

@@ -13,6 +13,11 @@ REFERENCES = (NONE, CROP_FLIP)
 """What any other candidate has to beat."""
 FOUND = "found"
 HALF = 0.5
+AS_FOUND = ""
+FORMS = {"-spread": "spread", "-half": "half strength", AS_FOUND: ""}
+"""The forms of a found policy: what their names end with, and their titles."""
+FOUND_BY, JUDGED = "found by ", "contest"
+"""How the description begins of what a search found, and what the info of a winner has."""
 SHOWN = 2
 """Operations that a title names, at most."""
 METHOD, OWN = "method", "deepaa"
@@ -49,33 +54,52 @@ def named_candidates(space: SpaceName) -> list[Candidate]:
     return [Candidate(name, _NAMED[name], compared_policy(name, space=space)) for name in names]
 
 
-def found_candidates(found: Policy) -> list[Candidate]:
+def found_candidates(
+    found: Policy,
+    name: str = FOUND,
+    title: str = "the found policy",
+    kind: str = FOUND,
+    *,
+    depths: bool = True,
+) -> list[Candidate]:
     """The found policy at several depths, each as found, spread, and at half of its strength.
 
     How much augmentation a network needs is not what gradient matching tells; training does. What
     other methods found ends with crop, flip and cutout, has sub-policies, or changes over the
-    epochs: it takes part as it is and at half of its strength.
+    epochs: it takes part whole.
+
+    Args:
+        name: Of the whole policy as found; the names of other forms begin with it.
+        depths: Whether the policy of gradient matching takes part with fewer layers, too.
     """
     is_deep = found.info.get(METHOD, OWN) == OWN and len(found.phases) == 1
     if not is_deep or any(isinstance(stage, Chains) for stage in found.phases[0].stages):
-        half = Candidate(f"{FOUND}-half", "the found policy, half strength", found.strength(HALF))
-        return [half._replace(kind=FOUND), Candidate(FOUND, "the found policy", found, FOUND)]
-    depths = [d for d in dict.fromkeys((found.depth, found.depth - 1, 1)) if 0 < d <= found.depth]
-    candidates = []
-    for depth in depths:
-        base = found if depth == found.depth else found.first_layers(depth)
-        name, title = FOUND, "the found policy"
-        if depth != found.depth:
-            name += f"-{depth}"
-            title += f", first {depth} layers" if depth > 1 else ", first layer"
-        weaker = [
-            Candidate(f"{name}-spread", f"{title}, spread", base.spread(), FOUND),
-            Candidate(f"{name}-half", f"{title}, half strength", base.strength(HALF), FOUND),
-        ]
-        # as found it is often too strong (docs/methods.md has figures), so it comes last
-        candidates += [each for each in weaker if not each.policy.equals(base)]
-        candidates.append(Candidate(name, title, base, FOUND))
+        depths = False
+    whole, candidates = found.most_layers, list[Candidate]()
+    wanted = (whole, whole - 1, 1) if depths else (whole,)
+    for depth in (d for d in dict.fromkeys(wanted) if 0 < d <= whole):
+        base = found if depth == whole else found.first_layers(depth)
+        first, what = name, title
+        if depth != whole:
+            first += f"-{depth}"
+            what += f", first {depth} layers" if depth > 1 else ", first layer"
+        forms = {
+            tail: Candidate(f"{first}{tail}", what + (text and f", {text}"), policy, kind)
+            for (tail, text), policy in zip(
+                FORMS.items(), (base.spread(), base.strength(HALF), base), strict=True
+            )
+        }
+        as_found = forms.pop(AS_FOUND)
+        candidates += [each for each in forms.values() if not each.policy.equals(base)]
+        # it is often too strong (docs/methods.md has figures), so it comes last
+        candidates.append(as_found)
     return candidates
+
+
+def is_as_found(policy: Policy) -> bool:
+    """Whether a policy is what a search has found, as it says: neither changed nor judged since."""
+    is_found = METHOD in policy.info or policy.info.get("description", "").startswith(FOUND_BY)
+    return is_found and "changed" not in policy.info and JUDGED not in policy.info
 
 
 def all_candidates(
@@ -83,6 +107,7 @@ def all_candidates(
     *,
     found: Policy | None = None,
     given: Sequence[Candidate] = (),
+    more: Sequence[Sequence[Candidate]] = (),
     excludes: Callable[[Row], bool] = lambda row: False,
 ) -> list[Candidate]:
     """Every candidate without the excluded rows, each policy once, the most promising first.
@@ -90,11 +115,18 @@ def all_candidates(
     A contest that cannot afford all of them leaves out the last. What an excluded row had goes to
     identity, and the title says so; a candidate that is left with nothing, or equals an earlier
     one, drops out.
+
+    Args:
+        more: Forms of each of several policies that are given.
     """
     named = named_candidates(space)
-    forms = [] if found is None or not found.depth else found_candidates(found)
+    forms = [*more, [] if found is None else found_candidates(found)]
+    early, then, late = (
+        [each for some in forms for each in some[part]]
+        for part in (slice(2), slice(2, 3), slice(3, None))
+    )
     # the weaker forms of the found policy before policies that are near to others in the list
-    ordered = [*named[:2], *given, *forms[:2], *named[2:4], *forms[2:3], *named[4:], *forms[3:]]
+    ordered = [*named[:2], *given, *early, *named[2:4], *then, *named[4:], *late]
     kept: list[Candidate] = []
     for candidate in ordered:
         protected = _protected(candidate, excludes)

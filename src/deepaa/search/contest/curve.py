@@ -1,12 +1,12 @@
-"""How the errors of a contest's candidates fall as their trainings become longer.
+"""How the errors of a contest's candidates fall as their trainings become larger.
 
-Short trainings favour weak augmentation: a network that knows its augmented images by heart has
-nothing left to learn, and one that does not goes on to gain. In the logarithms of error and epochs,
+Small trainings favour weak augmentation: a network that knows its augmented images by heart gains
+nothing from more epochs, and one that does not goes on to gain. More images help both. In
+logarithms,
 
-    d log(error) / d log(epochs) = -rate (1 - exp(-loss / knee))
+    d log(error) = -rate (1 - exp(-loss / knee)) d log(epochs) - scaling d log(images)
 
-with the training loss on augmented images, where epochs are those that all images would have had
-for the same passes. What this predicts, and how it did on real contests, is
+with the training loss on augmented images. What this predicts, and how it did on real contests, is
 in docs/decisions/how-the-contest-picks.md.
 """
 
@@ -16,10 +16,13 @@ import itertools
 import math
 from typing import NamedTuple
 
-from deepaa.search.contest.table import ContestTable
+import torch
+from torch import Tensor
 
-USUAL_RATE, WEIGHT = 0.5, 0.25
-"""The rate before two lengths are known, and how many candidates of high loss it counts as."""
+from deepaa.search.contest.table import ContestTable, Growth
+
+USUAL_RATE, USUAL_SCALING, WEIGHT = 0.5, 0.5, 0.25
+"""The rates before two lengths are known, and how many candidates each of them counts as."""
 KNEE = 1 / 3
 """The knee in units of the highest training loss of the first length."""
 USUAL_ERROR = 0.1
@@ -36,11 +39,15 @@ class Curve(NamedTuple):
     knee: float
     """Training loss below which the fall becomes slow."""
     error: float
-    """Standard deviation of the candidates' own rates about the curve."""
+    """Standard deviation of the candidates' own rates about the curve, in each e-fold of both
+    together."""
+    scaling: float
+    """Fall of log(error) in each e-fold of images."""
 
-    def falls(self, train_loss: float) -> float:
-        """The fall of log(error) in an e-fold of epochs, for a training that ended at this loss."""
-        return self.rate * -math.expm1(-train_loss / self.knee)
+    def fall(self, train_loss: float, growth: Growth) -> float:
+        """The fall of log(error) from a training that ended at this loss to a larger one."""
+        by_heart = math.exp(-train_loss / self.knee)
+        return self.rate * (1 - by_heart) * growth.epochs + self.scaling * growth.images
 
 
 def learning_curve(table: ContestTable) -> Curve:
@@ -58,20 +65,35 @@ def learning_curve(table: ContestTable) -> Curve:
         for length in lengths
         for name in trained[length]
     }
-    ways, falls = [], []
+    ways: list[tuple[float, float]] = []
+    falls: list[float] = []  # both of an e-fold of epochs and images together
     for short, long in itertools.pairwise(lengths):
+        growth, whole = table.growth(short, long), math.log(long / short)
         for name in (name for name in trained[short] if (name, long) in wrong):
-            fall = math.log(wrong[name, short] / wrong[name, long]) / math.log(long / short)
-            ways.append(-math.expm1(-table.train_loss(name, short) / knee))
-            falls.append(fall)
-    weight = WEIGHT + sum(way**2 for way in ways)
-    found = WEIGHT * USUAL_RATE + sum(w * f for w, f in zip(ways, falls, strict=True))
-    rate = max(0.0, found / weight)
+            new = 1 - math.exp(-table.train_loss(name, short) / knee)
+            ways.append((new * growth.epochs / whole, growth.images / whole))
+            falls.append(math.log(wrong[name, short] / wrong[name, long]) / whole)
+    way = torch.tensor(ways, dtype=torch.float64).reshape(-1, 2)
+    fall = torch.tensor(falls, dtype=torch.float64)
+    found = _rates(way, fall)
     error = USUAL_ERROR
     if len(falls) >= LEAST:
-        squares = sum((fall - rate * way) ** 2 for way, fall in zip(ways, falls, strict=True))
-        error = math.sqrt(squares / (len(falls) - 1))
-    return Curve(rate, knee, error)
+        told = 1 + bool(way[:, 1].any())  # rates that the candidates tell
+        squares = float((fall - way @ found).square().sum())
+        error = math.sqrt(squares / max(1, len(falls) - told))
+    rate, scaling = found.tolist()
+    return Curve(rate, knee, error, scaling)
+
+
+def _rates(way: Tensor, fall: Tensor) -> Tensor:
+    """(2,) the rate and the scaling, neither below zero, which the usual ones hold near to them."""
+    usual = torch.tensor([USUAL_RATE, USUAL_SCALING], dtype=torch.float64)
+    weight = way.T @ way + WEIGHT * torch.eye(2, dtype=torch.float64)
+    told = way.T @ fall + WEIGHT * usual
+    found: Tensor = torch.linalg.solve(weight, told)
+    if (found < 0).any():  # then it is zero, and the other one alone has to do
+        found = torch.where(found < 0, 0.0, (told / weight.diagonal()).clamp(min=0))
+    return found
 
 
 def _wrong(table: ContestTable, name: str, length: int) -> float:

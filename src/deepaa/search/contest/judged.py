@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from deepaa.data import (
+    KEEP_TOGETHER,
     LabelledImages,
     class_order,
     folds,
@@ -50,7 +51,8 @@ class JudgedImages:
         """The images with the part that was set aside, `judge`; few images are cut into folds.
 
         Args:
-            searched: Whether a search has told of equal images in two classes.
+            searched: Whether a search has told of equal images, in two classes and beside those of
+                the judge.
         """
         judge = data.judge if judge is None else judge
         judge = judge_part(data.labels, data.groups) if judge is None else judge
@@ -63,6 +65,14 @@ class JudgedImages:
             is_train = torch.ones(len(data.labels), dtype=torch.bool)
             is_train[judge] = False
             parts.append(Part(everything[is_train], judge, torch.arange(len(judge))))
+            if not searched:
+                warn_of_equal_images(
+                    data,
+                    parts=(~is_train).long(),
+                    measured="images of the judge",
+                    others="images that networks train on",
+                    advice=KEEP_TOGETHER,
+                )
         else:
             count = FOLDS if groups is None else min(FOLDS, len(torch.unique(groups)))
             of = folds(data.labels, data.groups, count, class_names=data.class_names)

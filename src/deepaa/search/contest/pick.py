@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from deepaa.search.contest.curve import Curve, learning_curve
-from deepaa.search.contest.table import ContestTable
+from deepaa.search.contest.table import ContestTable, Growth
 
 REFERENCES = ("none", "crop-flip")
 """No augmentation, then crop and flip."""
@@ -152,7 +152,9 @@ class _Standing:
     """Training losses at this length."""
     sizes: Tensor
     left: float
-    """Log of the target's epochs over those of this length."""
+    """Log of the target over this length."""
+    way: Growth
+    """From this length to the target."""
     curve: Curve
     """How errors fall with the epochs."""
 
@@ -162,7 +164,7 @@ class _Standing:
 
     def wrong_at_target(self, name: str) -> Tensor:
         """(groups,) images that it is predicted to have wrong at the target."""
-        kept = math.exp(-self.curve.falls(self.strength[name]) * self.left)
+        kept = math.exp(-self.curve.fall(self.strength[name], self.way))
         return (self.sizes - self.now[name]) * kept
 
     def is_predicted(self, *names: str) -> bool:
@@ -217,12 +219,13 @@ def _standing(table: ContestTable, length: int, target: int | None) -> _Standing
     now = right(length)
     shorter = [each for each in table.lengths if each < length]
     before = right(shorter[-1]) if shorter else {}
-    left = math.log(max(target or length, length) / length)
+    aim = max(target or length, length)
+    way, left = table.growth(length, aim), math.log(aim / length)
     strength = {name: table.train_loss(name, length) for name in now}
     sizes = table.group_sizes(chooses=True)
     known = tuple(entry for entry in table.entries if entry.length <= length)
     curve = learning_curve(replace(table, entries=known))
-    return _Standing(tuple(now), now, before, strength, sizes, left, curve)
+    return _Standing(tuple(now), now, before, strength, sizes, left, way, curve)
 
 
 def no_reference(references: Sequence[str]) -> ValueError:
@@ -336,14 +339,19 @@ def foremost(
     """The references among these candidates and, up to so many, those with the best prospects.
 
     Those are the accuracies that the learning curve predicts for the target, so that strong
-    augmentation is not left behind because the trainings are short.
+    augmentation is not left behind because the trainings are short. The last place is that of the
+    candidate that is most accurate now, if no other has it: what leads is not given up for a
+    prediction that no longer training has borne out yet.
     """
     standing = _standing(table, length, target)
     rivals = [name for name in names if name not in references]
-    rivals.sort(key=lambda name: float(standing.wrong_at_target(name).sum()))
     kept = {name for name in names if name in references}
-    kept |= {*rivals[: max(1, count - len(kept))]}
-    return [name for name in names if name in kept]
+    places = max(1, count - len(kept))
+    best = sorted(rivals, key=lambda name: float(standing.wrong_at_target(name).sum()))[:places]
+    if places > 1 and rivals:
+        now = max(rivals, key=lambda name: float(standing.now[name].sum()))
+        best = best if now in best else [*best[:-1], now]
+    return [name for name in names if name in kept.union(best)]
 
 
 def pick(

@@ -128,6 +128,10 @@ class Plan(ABC):
         """The epochs and images of a training of this length."""
         return Size(length)
 
+    def images(self, length: int) -> int | None:
+        """How many images a training of this length has, where that depends on it."""
+        return None
+
     def proof_length(self, table: ContestTable) -> int:
         """The length of the trainings that prove."""
         return self.rungs(table)[-1].length
@@ -291,6 +295,10 @@ class LengthPlan(Plan):
         if length >= self.target or images >= self.train_images:
             return Size(length)
         return Size(work // images, images)
+
+    def images(self, length: int) -> int:
+        """How many images a training of this length has."""
+        return self.size(length).images or self.train_images
 
     @property
     def shortness(self) -> str | None:

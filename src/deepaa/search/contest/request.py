@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,14 @@ from deepaa.data import DataSpec, LabelledImages, check_enough
 from deepaa.models import channel_statistics, default_model, is_large, load_model
 from deepaa.ops import Row, import_operations
 from deepaa.policy import SpaceName, compared_policy, parse_policy_ref
-from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, to_plain
-from deepaa.search.contest.candidates import Candidate, all_candidates, protected_away
+from deepaa.runs import Run, apply_changes, notify, parse_changes, read_json, short, to_plain
+from deepaa.search.contest.candidates import (
+    Candidate,
+    all_candidates,
+    found_candidates,
+    is_as_found,
+    protected_away,
+)
 from deepaa.search.contest.judged import JudgedImages
 from deepaa.search.contest.keep import PHASE, PROTECTING, PROTECTION, ContestRun, Unprotected
 from deepaa.search.contest.plan import ContestConfig, LengthPlan
@@ -30,6 +36,26 @@ KIND = "contest"
 """Of the run, in its config.json."""
 PROTECTION_EPOCHS = 20
 """Of the network that tells what turns one class into another."""
+
+
+Asked = ContestConfig | bool | int | Literal["on", "off"] | None
+"""How Python code asks for a contest: whether there is one, or its passes, or all about it."""
+
+
+def asked_contest(asked: Asked) -> ContestConfig | None:
+    """The contest that is asked for; None for none."""
+    if isinstance(asked, ContestConfig):
+        return asked
+    if asked is None or (isinstance(asked, bool | str) and asked in (False, "off")):
+        return None
+    if isinstance(asked, bool | str) and asked in (True, "on"):
+        return ContestConfig()
+    if isinstance(asked, int) and not isinstance(asked, bool):
+        return ContestConfig(passes=asked)
+    raise TypeError(
+        f"contest should be True or 'on', False or 'off', a number of passes, or a ContestConfig, "
+        f"got {short(asked)}"
+    )
 
 
 class Searched(NamedTuple):
@@ -49,6 +75,10 @@ class ContestRequest:
     data: DataSpec
     policies: tuple[str, ...] = ()
     """Names or files of policies that take part."""
+    forms: bool = True
+    """Whether what a search has found takes part spread and at half of its strength, too."""
+    depths: bool = True
+    """Whether it then takes part with fewer layers as well, if gradient matching found it."""
     usual: bool = True
     """Whether TrivialAugment and others that need no search take part."""
     model: str | None = None
@@ -63,27 +93,28 @@ class ContestRequest:
     operations: tuple[str, ...] = ()
     """The user's own operations that policies name, MODULE:NAME each."""
 
-    def given(self, space: SpaceName) -> list[Candidate]:
-        """The policies that the user names."""
-        operations = import_operations(self.operations)
-        return [
-            Candidate(
-                short_name(policy),
-                parse_policy_ref(policy).label,
-                compared_policy(policy, space=space, operations=operations),
-                "given",
-            )
-            for policy in self.policies
-        ]
+    def given(self, space: SpaceName) -> list[list[Candidate]]:
+        """The policies that the user names, each with the forms that it takes part in behind it."""
+        operations, found = import_operations(self.operations), []
+        for text in self.policies:
+            ref = parse_policy_ref(text)
+            policy = compared_policy(text, space=space, operations=operations)
+            one = Candidate(short_name(text), ref.label, policy, "given")
+            forms: list[Candidate] = []
+            if self.forms and not ref.is_name and is_as_found(policy):
+                forms = found_candidates(policy, *one[:2], one.kind, depths=self.depths)
+            found.append([one, *(each for each in forms if each.name != one.name)])
+        return found
 
     def candidates(
         self,
         space: SpaceName,
-        given: Sequence[Candidate],
+        given: Sequence[Sequence[Candidate]],
         excludes: Callable[[Row], bool] = lambda row: False,
     ) -> list[Candidate]:
         """All that take part, with those that the user names."""
-        found = all_candidates(space, given=given, excludes=excludes)
+        named, more = [each[0] for each in given], [each[1:] for each in given]
+        found = all_candidates(space, given=named, more=more, excludes=excludes)
         return found if self.usual else [each for each in found if _is_asked(each)]
 
     def settings(self, device: torch.device, passes: int) -> TrainConfig:
@@ -113,7 +144,7 @@ def contest_network(
     model: str | None,
     config: TrainConfig,
     device: torch.device,
-    weights: Path | None = None,
+    weights: str | Path | None = None,
 ) -> Network:
     """The network that every candidate trains, by its name; it normalises by training images."""
     data, train = images.data, images.parts[0].train

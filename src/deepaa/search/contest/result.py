@@ -12,7 +12,7 @@ import torch
 from deepaa.files import plural
 from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
-from deepaa.search.contest.candidates import CROP_FLIP, NONE, Candidate
+from deepaa.search.contest.candidates import CROP_FLIP, JUDGED, NONE, Candidate
 from deepaa.search.contest.pick import ALONE, Pick, difference
 from deepaa.search.contest.plan import Plan, Rung, SeedPlan, Size
 from deepaa.search.contest.proof import Proof, confirmed
@@ -36,11 +36,15 @@ class ContestResult(NamedTuple):
     proof failed."""
     table: ContestTable
 
+    def __repr__(self) -> str:
+        """The winner and the sentence alone: the table has numbers for every judge image."""
+        return f"<ContestResult: {self.winner.name}. {self.sentence}>"
+
     @property
     def policy(self) -> Policy:
         """The policy to train with, with a note of how it was chosen."""
         found = self.winner.policy
-        info = {**found.info, "contest": self.sentence}
+        info = {**found.info, JUDGED: self.sentence}
         info.setdefault("description", self.winner.title)
         stages = [stage for phase in found.phases for stage in phase.stages]
         if stages and all(isinstance(stage, Chains) for stage in stages):
@@ -291,7 +295,9 @@ def table_to_json(table: ContestTable) -> dict[str, Any]:
         for entry in table.entries
     ]
     groups = None if clusters is None else clusters.tolist()
-    return {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
+    images = {str(length): count for length, count in table.images.items()}
+    outcomes = {"chooses": bits(table.chooses), "clusters": groups, "entries": entries}
+    return {"images": images, **outcomes}
 
 
 def table_from_json(content: Mapping[str, Any], place: object = CONTEST) -> ContestTable:
@@ -325,8 +331,12 @@ def table_from_json(content: Mapping[str, Any], place: object = CONTEST) -> Cont
     entries = tuple(map(entry, stored(content, "entries", tuple[dict[str, Any], ...], place)))
     groups = stored(content, "clusters", tuple[int, ...] | None, place)
     clusters = None if groups is None else torch.tensor(groups, dtype=torch.int64)
+    images = stored(content, "images", dict[str, int], place, {})
+    if wrong := [f"{n}: {k}" for n, k in images.items() if not n.isdecimal() or k < 1]:
+        raise RunError(f"{place}: damaged: images should be lengths and numbers, got {wrong[0]}")
     chooses = bits(content, "chooses")
     try:
-        return ContestTable(chooses, entries, clusters)
+        lengths = {int(length): count for length, count in images.items()}
+        return ContestTable(chooses, entries, clusters, lengths)
     except ValueError as error:
         raise RunError(f"{place}: damaged: {error}") from error

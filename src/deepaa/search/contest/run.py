@@ -139,7 +139,9 @@ class Contest:
         """
         jobs = sorted({Job(*unit[:3]) for unit in self._judged}, key=self.plan.place)
         entries = [entry for job in jobs if (entry := self._entry(job)) is not None]
-        return ContestTable(self.images.chooses, tuple(entries), self.images.clusters)
+        lengths = {self.plan.target, *(entry.length for entry in entries)}
+        images = {n: count for n in sorted(lengths) if (count := self.plan.images(n)) is not None}
+        return ContestTable(self.images.chooses, tuple(entries), self.images.clusters, images)
 
     def _units(self, job: Job) -> list[Unit]:
         return [Unit(*job, part) for part in range(len(self.images.parts))]
@@ -175,7 +177,7 @@ class Contest:
                 if isinstance(outcome, EpochRecord):
                     self.passes += outcome.images
                     self._losses[unit] = outcome.loss
-                    self._states[unit] = self._at_work[unit].state()
+                    self._states[unit] = self._at_work[unit].state(self._states.get(unit))
                     yield self._epoch(unit, outcome)
                 elif outcome is not None:
                     self._losses[unit] = float("nan")

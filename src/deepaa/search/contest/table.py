@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -34,6 +35,15 @@ class Entry(NamedTuple):
         return not (bool(self.losses.isfinite().all()) and abs(self.train_loss) < torch.inf)
 
 
+class Growth(NamedTuple):
+    """By how much one training is larger than another, in logarithms."""
+
+    epochs: float
+    """Of the epochs."""
+    images: float
+    """Of the images."""
+
+
 @dataclass(frozen=True, eq=False)
 class ContestTable:
     """All entries of a contest, and which judge images choose and which confirm."""
@@ -43,6 +53,8 @@ class ContestTable:
     entries: tuple[Entry, ...] = ()
     clusters: Tensor | None = None
     """(J,) int64, equal for images of one group; None where each image stands for itself."""
+    images: Mapping[int, int] = field(default_factory=dict)
+    """How many images trainings of some lengths have, where shorter ones have fewer."""
 
     def __post_init__(self) -> None:
         """Refuse entries that do not fit the judge images, and networks that are there twice."""
@@ -99,6 +111,16 @@ class ContestTable:
         """The mean over its seeds, by which candidates of one length are ordered by strength."""
         losses = [entry.train_loss for entry in self.of(candidate, length)]
         return sum(losses) / len(losses)
+
+    def growth(self, short: int, long: int) -> Growth:
+        """From trainings of one length to those of another.
+
+        A length is what a training costs, so the epochs of its images are that by their number.
+        """
+        images = 0.0
+        if {short, long} <= self.images.keys():
+            images = math.log(self.images[long] / self.images[short])
+        return Growth(math.log(long / short) - images, images)
 
     # Images and their groups
 
