@@ -1,16 +1,17 @@
-# Targets: demo, test, test-all, kernels, lint, fix, docs, clean. `make` alone says what each of them does.
+# Targets: demo, test, test-all, test-frameworks, kernels, lint, fix, docs, clean. `make` alone says what each of them does.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: help demo test test-all kernels lint fix docs clean
+.PHONY: help demo test test-all test-frameworks kernels lint fix docs clean
 
 help:
 	@echo "make demo      find a policy for the embedded images: under 3 minutes on two cores"
 	@echo "make test      run the quick tests: under 5 minutes on two cores"
 	@echo "make test-all  run all tests: also kills, exports, browsers, documentation"
+	@echo "make test-frameworks  install other libraries, gigabytes of them, and run what needs them: a missing one fails"
 	@echo "make kernels   compile the C kernels again, in place: after a change of kernels.c"
 	@echo "make lint      check style, types and duplicated code; change nothing"
 	@echo "make fix       correct what ruff can correct, and format"
@@ -43,6 +44,15 @@ test: $(VENV)/installed-test
 
 test-all: $(VENV)/installed-test
 	$(PYTEST)
+
+# of the other libraries there is one list, which .ci/run uses too
+$(VENV)/frameworks: tests/frameworks/install.sh | $(VENV)/installed
+	@echo "Installing other libraries into $(VENV)"
+	sh tests/frameworks/install.sh $(BIN)/python
+	touch $@
+
+test-frameworks: $(VENV)/frameworks
+	DEEPAA_ALL_LIBRARIES=1 $(PYTEST) tests/frameworks tests/export tests/data tests/repo/test_notebooks.py tests/repo/test_docs.py::test_python_runs
 
 kernels:
 	$(PYTHON) build_kernels.py

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from missing import (
+    pytest_make_collect_report as pytest_make_collect_report,
+    pytest_runtest_makereport as pytest_runtest_makereport,
+)
 from processes import MARK, left_behind
 
 # some virtual machines announce AMX and then die of its first instruction, in bfloat16

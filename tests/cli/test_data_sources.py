@@ -140,7 +140,7 @@ def test_what_is_wrong_is_one_line(table: Path, shards: Path, run_cli: Any) -> N
         ("empty.csv", "empty.csv: row 9: no label"),
         ("gone.csv", "gone.csv: 1 of 160 files is bad (1 missing): photos/x07.png (No such"),
         ("shards/train-{0..3}.tar", "no shard "),
-        ("x.tar.gz", "x.tar.gz: a packed archive is not read; unpack it to .tar first"),
+        ("x.tar.gz", "x.tar.gz: shards must be plain .tar: unpack with gunzip first"),
     ):
         code, out, err = run_cli("search", *TINY, "--data", data, "--out", "run")
         assert (code, out) == (2, ""), err

@@ -5,16 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from blobs import blobs
 
-from deepaa.data import DataSpec
+from deepaa.data import DataSpec, as_images
 from deepaa.runs import read_history
-from deepaa.search import SearchProgress, open_search, plain_network
-from deepaa.search.cost import Cost, search_cost
+from deepaa.search import (
+    ContestConfig,
+    LengthPlan,
+    SearchProgress,
+    cheaper,
+    check_contest,
+    open_search,
+    plain_network,
+)
+from deepaa.search.cost import Cost, search_cost, shorter_contest
 from deepaa.search.run import SearchRequest
 from deepaa.search.settings import SettingsRequest
 from deepaa.train import EpochRecord
@@ -104,13 +113,84 @@ def test_several_methods_say_how_long_each_takes_and_the_contest(
 ) -> None:
     images, labels = blobs(1000, 1)
     np.savez(folder / "many.npz", x=images.numpy(), y=labels.numpy())
-    words = ["--data", "many.npz", "--preset", "demo", "--device", "cpu", "--epochs", "1"]
+    words = ["--data", "many.npz", "--preset", "demo", "--device", "cpu"]
     words += ["--methods", "deepaa,random", "--contest-passes", "1000000", "--target-epochs", "2"]
     code, _, err = run_cli("search", *words, "--dry-run")
     assert code == 0, err
     told = {line.partition(":")[0]: line for line in err.splitlines()}
-    for name in ("deepaa", "random"):
-        assert re.search(
-            r"labelled images; at most about .* machine: .*class protection", told[name]
-        )
+    said = "labelled images; at most about .* machine: "
+    assert re.search(f"{said}pre-training .*, class protection .*, search", told["deepaa"])
+    assert re.search(f"{said}search", told["random"])  # which takes over what deepaa has seen
+    every = r"in all: at most about [\d.]+ \w+ on this machine: deepaa .*, random .*, contest "
+    assert re.search(every, err)
+    assert "hint" not in err
     assert re.search(r"passes, at most about [\d.]+ (s|min) on this machine$", told["contest"])
+
+
+def test_new_searches_of_several_methods_say_what_all_will_take(
+    run_cli: Command, folder: Path
+) -> None:
+    words = ["--data", "blobs.npz", "--preset", "demo", "--device", "cpu", "--epochs", "1"]
+    words += ["--methods", "random,randaugment", "--set", "trials=1", "--set", "numbers=[1]"]
+    words += ["--contest", "off", "--out", "runs"]
+    code, out, err = run_cli("search", *words)
+    assert code == 0, err
+    assert re.search(r"^in all: at most about .*: random .*, randaugment ", err, re.M)
+    note = "Passes and minutes are those of the search, without the contest and without class"
+    assert f"{note} protection, which took " in " ".join(out.split())
+    code, out, err = run_cli("search", *words)
+    assert (code, "in all" in err) == (0, False)  # all of it is there
+
+
+@pytest.mark.parametrize(
+    ("side", "model", "more", "hint"),
+    [
+        (16, "small", {}, None),
+        (16, "wrn-40-2", {}, "--preset demo --model small takes minutes on a CPU"),
+        (48, "wrn-40-2", {}, "--preset demo --model small --size 32 takes minutes on a CPU"),
+        (80, None, {"preset": "imagenet"}, "--preset demo --size 32 takes minutes on a CPU"),
+        (16, "small", {"preset": "fast"}, "--preset demo takes minutes on a CPU"),
+        (48, "small", {}, "--size 32 is quicker"),
+    ],
+)
+def test_a_cheaper_way_is_one(side: int, model: str | None, more: Any, hint: str | None) -> None:
+    images, labels = blobs(1000, 1)
+    data = as_images((torch.nn.functional.interpolate(images, side), labels))
+    request = SearchRequest(SettingsRequest(**{"preset": "demo", "model": model, **more}), data)
+    hours = {"pretraining": 1.0, "search": 9000.0, "contest": 10.0, "rate": 100.0}
+    with open_search(request, dry_run=True, device=torch.device("cpu")) as opened:
+        assert cheaper(opened, Cost(**hours)) == hint
+        assert cheaper(opened, Cost(**{**hours, "search": 9.0})) is None
+        trained = cheaper(opened, Cost(**{**hours, "search": 9.0, "pretraining": 9000.0}))
+        if hint is None:
+            assert trained == "fewer --epochs make the pre-training shorter"
+        judged = str(cheaper(opened, Cost(**{**hours, "contest": 40_000.0})))
+    quicker = [way for way in ("--model small", "--size 32") if way in judged]
+    assert ("--size 32" in quicker) == (side > 32)
+    assert ("--model small" in quicker) == (model != "small")
+
+
+def test_a_shorter_contest_has_passes_enough_for_all() -> None:
+    names = ["none", "crop-flip", "a", "b", "c"]
+    config = ContestConfig(passes=3_000_000)
+    plan = LengthPlan.make(names, train_images=2000, batch=128, config=config)
+    now = plan.most_passes()
+    told = shorter_contest("--passes", plan, 36_000.0, ["--size 32"])
+    found = re.fullmatch(r"--passes (\d+) takes about [\d.]+ \w+; --size 32 is quicker, too", told)
+    assert found is not None, told
+    assert plan.enough <= int(found[1]) < 0.8 * now
+    few = LengthPlan.make(names, train_images=2000, batch=128, config=ContestConfig(plan.enough))
+    assert shorter_contest("--passes", few, 36_000.0, []) is None
+
+
+def test_too_few_passes_for_a_contest_of_methods_name_those_that_would_do() -> None:
+    request = SearchRequest(SettingsRequest(preset="demo"), as_images(blobs(2000, 1)))
+    with open_search(request, dry_run=True, device=torch.device("cpu")) as opened:
+        told = r"20,000 passes are few for 4 candidates; ([\d,]+) would do, or --contest off"
+        with pytest.raises(ValueError, match=told) as error:
+            check_contest(opened.search, ContestConfig(20_000), 2)
+        found = re.search(told, str(error.value))
+        assert found is not None
+        enough = int(found[1].replace(",", ""))
+        assert not check_contest(opened.search, ContestConfig(enough), 2).left_out
+        assert check_contest(opened.search, ContestConfig(20_000), 2, is_asked=False).enough

@@ -22,13 +22,18 @@ from PIL import Image
 from processes import lines_shown, open_terminal, read_terminal
 from safetensors.torch import load_file
 
-from deepaa.cli import app as cli
+from deepaa.cli import app as cli, train_run
+from deepaa.data import LabelledImages
 from deepaa.models import build_model
-from deepaa.ops import Operation
+from deepaa.ops import CIFAR, Operation
 from deepaa.policy import Policy
 from deepaa.report.run_tables import accuracy_row
 from deepaa.runs import read_history
+from deepaa.train.batches import ExperimentImages
+from deepaa.train.config import TrainConfig
+from deepaa.train.experiment import Experiment
 from deepaa.train.results import read_results
+from deepaa.train.training_run import SeedRequest, TrainingRun
 
 ENVIRONMENT = {
     **os.environ,
@@ -301,6 +306,72 @@ def test_dry_run(command: Any, folder: Path) -> None:
     code, out, _ = command(*TINY, "--policy", "none", "--batch", 500, "--dry-run")
     assert code == 0
     assert "2 epochs of 1 step, 160 images x 1 in each" in out
+
+
+def test_dry_run_adds_up(command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Experiment, "measured_rate", lambda self: 2.0)  # 80 s an epoch
+    policies = ("--policy", "none", "--policy", "crop-flip")
+    code, out, _ = command(*TINY, *policies, "--epochs", 40, "--seeds", 3, "--dry-run")
+    assert code == 0
+    assert out.count("time     about 53 min for each, at 2 images/s now; about 2.7 h for 3 n") == 2
+    ends = "in all   about 5.3 h for 6 networks\nhint     --epochs 3 takes half an hour\n"
+    assert out.endswith(ends)
+    code, out, _ = command(*TINY, *policies, "--epochs", 4, "--model", "wrn-40-2", "--dry-run")
+    assert out.endswith("in all   about 11 min for 2 networks\n")
+    assert command(*TINY, "--policy", "none", "--out", "run")[0] == 0
+    code, out, _ = command("--resume", "run", "--seeds", 40, "--dry-run")
+    assert "; about 1.8 h for 40 networks\n" in out
+    assert "hint" not in out  # its settings are those of the run
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_the_first_steps_say_once_what_all_will_take(
+    command: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, parallel: int
+) -> None:
+    words = (*TINY, "--policy", "crop-flip", "--seeds", 2, "--parallel", parallel)
+    said = re.compile(r"^about (\d+) s for 2 networks on this machine$", re.M)
+    code, _, err = command(*words, "--out", "a")
+    assert (code, said.findall(err)) == (0, [])  # not worth saying
+    monkeypatch.setattr(train_run, "MEASURED_SECONDS", 0.0)
+    monkeypatch.setattr(train_run, "WORTH_SAYING", 0.0)
+    code, _, err = command(*words, "--out", "b")
+    assert code == 0
+    assert len(said.findall(err)) == 1, err
+    assert results("a") == results("b")
+    monkeypatch.setattr(train_run, "LONG_ON_CPU", 0.0)
+    code, _, err = command(*words, "--model", "wrn-40-2", "--out", "c")
+    told = "hint: --model small is quicker (Ctrl-C leaves; other settings need another --out)"
+    assert told in err.splitlines()
+    code, _, err = command("--resume", "c", "--seeds", 2)
+    assert (len(said.findall(err)), "hint" in err) == (1, False)
+
+
+def test_a_forecast_is_of_all_epochs_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_run, "MEASURED_SECONDS", 0.1)
+    monkeypatch.setattr(train_run, "WORTH_SAYING", 0.0)
+    images, labels = blobs(128, 1)
+    part = LabelledImages(images, labels, tuple("abcd"), "blobs", "")
+    config = TrainConfig(epochs=500, batch=32)
+    made = Experiment(
+        ExperimentImages(part, part, "blobs", "blobs"),
+        Policy.identity(CIFAR, 0),
+        "small",
+        lambda seed: build_model("small", 4),
+        config,
+    )
+    run, said = TrainingRun(made, [0, 1]), list[str]()
+    options = train_run.RunOptions(
+        Path("run"), SeedRequest(2), 1, None, 60.0, False, False, True, False
+    )
+    forecast, training = train_run.TrainingForecast([run], options, said.append), run.begin(0)
+    time.sleep(0.01)
+    for step in range(40):
+        forecast.look(training)
+        time.sleep(0.3 if step == 0 else 0.01)  # the first has more to do
+    assert len(said) == 1
+    seconds = re.fullmatch(r"about (\d+) s for 2 networks on this machine", said[0])
+    assert seconds is not None, said
+    assert 39 <= int(seconds[1]) < 99  # of 2 x 500 epochs of 4 steps
 
 
 def test_dry_run_looks_into_the_folder(command: Any, folder: Path) -> None:
@@ -932,7 +1003,8 @@ def test_two_processes_say_what_is_wrong_once(folder: Path, arguments: list[str]
 FAILING = """
 import sys
 from deepaa import distributed
-from deepaa.cli import app as cli
+from deepaa.cli import app as cli, train_run
+from deepaa.data import LabelledImages
 from deepaa.data import DataSpec
 from deepaa.train import Experiment
 

@@ -265,10 +265,29 @@ def test_parts(tmp_path):
     with pytest.raises(ValueError, match="saved: test has no column label as other parts have it"):
         load_dataset(tmp_path / "saved", split="test")
     stream = pets().to_iterable_dataset()
-    with pytest.raises(ValueError, match="is a IterableDataset, whose rows have no numbers"):
+    with pytest.raises(ValueError, match="Dataset: is a stream, whose rows have no") as error:
         as_images(stream)
+    assert "save_to_disk" in str(error.value)
+    assert "shards" in str(error.value)
     with pytest.raises(ValueError, match="Dataset: no rows"):
         as_images(pets().select([]))
+
+
+def test_parts_whose_classes_differ_are_told_by_name(tmp_path):
+    def part(*names):
+        return pets([0, 1] * 3).cast_column("label", ClassLabel(names=list(names)))
+
+    parts = {"train": part("cat", "dog"), "test": part("Cat", "dog", "owl")}
+    DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    told = "classes of column label differ: only test has Cat, owl, only other parts have cat"
+    with pytest.raises(ValueError, match=told):
+        load_dataset(tmp_path / "saved", split="test")
+    DatasetDict({**parts, "test": part("dog", "cat")}).save_to_disk(tmp_path / "turned")
+    found = load_dataset(tmp_path / "turned", split="test")  # by their names, whatever the order
+    assert (found.class_names, found.labels.tolist()) == (("cat", "dog"), [1, 0] * 3)
+    DatasetDict({**parts, "test": pets()}).save_to_disk(tmp_path / "texts")
+    with pytest.raises(ValueError, match=r"column label is Value\(.*\) in test, and ClassLabel\("):
+        load_dataset(tmp_path / "texts", split="test")
 
 
 def test_a_test_part_without_labels_is_left_alone(tmp_path, caplog):

@@ -1,6 +1,7 @@
 """Shards of WebDataset: the same images as a folder of them, and what is wrong with a shard."""
 
 import errno
+import gzip
 import json
 import os
 import re
@@ -75,6 +76,29 @@ def test_shards_stream_as_the_folder_does(folder, tmp_path):
     again = StreamedImages(shards, 24, train=False, workers=0, known=other.scanned())
     assert again.fingerprint == other.fingerprint != one.fingerprint
     assert again.report == other.report
+
+
+def test_packed_shards_are_told_from_class_folders(tmp_path):
+    content = gzip.compress(write_tar(tmp_path / "plain" / "a.tar", pets()).read_bytes())
+    for place in ("packed", "parts/train"):
+        (tmp_path / place).mkdir(parents=True)
+        for name in ("a.tgz", "b.tar.gz"):
+            (tmp_path / place / name).write_bytes(content)
+    named = r"2 packed archives, as a\.tgz; shards must be plain \.tar: unpack with gunzip first"
+    for folder in ("packed", "parts"):
+        with pytest.raises(ValueError, match=rf"{folder}: {named}"):
+            load_dataset(tmp_path / folder)
+    with pytest.raises(ValueError, match=r"\{a,b\}\.tar\.gz: shards must be plain \.tar"):
+        load_dataset(str(tmp_path / "packed" / "{a,b}.tar.gz"))
+    (tmp_path / "packed" / "c.tar.zst").touch()
+    with pytest.raises(ValueError, match=r"3 packed .* unpack with gunzip and unzstd first"):
+        load_dataset(tmp_path / "packed")
+
+
+def test_packed_archives_beside_shards_are_counted(tmp_path):
+    write_tar(tmp_path / "a.tar", pets())
+    (tmp_path / "b.tgz").touch()
+    assert load_dataset(tmp_path).report.ignored == {"packed archive": 1}
 
 
 def test_the_fingerprint_sees_other_lengths(tmp_path):
@@ -169,7 +193,9 @@ def test_shards_that_are_not_there(tmp_path):
     with pytest.raises(ValueError, match="more than 100,000 shards"):
         find_shards(str(tmp_path / ("{a,a}" * 40 + "*.tar")))
     (tmp_path / "a.tar.gz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"a\.tar\.gz: a packed archive is not read; unpack it"):
+    with pytest.raises(
+        ValueError, match=r"a\.tar\.gz: shards must be plain \.tar: unpack with gunzip"
+    ):
         load_dataset(tmp_path / "a.tar.gz")
     write_tar(tmp_path / "s" / "train-0.tar", pets())
     write_tar(tmp_path / "s" / "extra.tar", pets())

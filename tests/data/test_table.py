@@ -1,5 +1,6 @@
 """Tables of image files: the same images as a folder of them, and what is wrong with a table."""
 
+import gzip
 import os
 import re
 import sys
@@ -423,6 +424,25 @@ def test_a_table_that_is_too_large_is_not_read(pets, monkeypatch):
         read(pets)
 
 
+def test_packed_tables_are_read(pets, monkeypatch):
+    plain = write_csv(pets / "t.csv", "path,label", ROWS)
+    whole = gzip.compress(plain.read_bytes())
+    (pets / "T.csv.GZ").write_bytes(whole)
+    expected, found = load_dataset(plain), load_dataset(pets / "T.csv.GZ")
+    assert (found.fingerprint, found.name) == (expected.fingerprint, "T")
+    flipped = bytearray(whole)
+    flipped[30] ^= 255
+    for damaged in (whole[:-12], bytes(flipped), plain.read_bytes()):
+        (pets / "T.csv.GZ").write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"T\.csv\.GZ: not packed by gzip, or damaged \("):
+            load_dataset(pets / "T.csv.GZ")
+    write_csv(plain, "path,label", [*ROWS, *[("0.png", "dog")] * 100_000])
+    (pets / "long.csv.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    monkeypatch.setattr(reading, "MOST_TEXT", 100_000)
+    with pytest.raises(ValueError, match=r"long\.csv\.gz: \d+,\d+ bytes; tables of up to 100,000"):
+        load_dataset(pets / "long.csv.gz")
+
+
 def test_links_out_of_the_folder_are_refused(pets, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside")
     (outside / "secret.png").write_bytes(png(7))
@@ -442,6 +462,20 @@ def test_a_folder_without_classes_names_its_table(pets):
     write_csv(pets / "labels.csv", "path,label", ROWS)
     with pytest.raises(ValueError, match=r"6 images but no class folders; .*--data .*/labels\.csv"):
         load_dataset(pets)
+
+
+def test_a_folder_of_parquet_files_is_told_how_to_join_them(tmp_path):
+    folder = tmp_path / "hub" / "data"
+    folder.mkdir(parents=True)
+    (folder / "train-0.parquet").touch()
+    for root in (folder, folder.parent):  # as the hub has it
+        with pytest.raises(ValueError, match=r"; .*give its table: --data .*/train-0\.parquet$"):
+            load_dataset(root)
+    (folder / "train-1.parquet").touch()
+    for root in (folder, folder.parent):
+        with pytest.raises(ValueError, match="join its 2 Parquet files, as one at a time") as error:
+            load_dataset(root)
+        assert f"datasets.load_dataset({str(root)!r}).save_to_disk" in str(error.value)
 
 
 def test_what_is_no_file_is_not_waited_for(pets):
@@ -554,6 +588,32 @@ def test_parquet_without_pyarrow_says_what_to_install(pets, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ValueError, match=r"need pyarrow: pip install 'deepaa\[parquet\]'"):
         load_dataset(pets / "t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("source", "package", "needed", "told"),
+    [
+        ("t.parquet", "pyarrow", "import cffi_gone", "its cffi_gone is missing; pip install pyarr"),
+        ("hf:a/b", "datasets", "import xxhash_gone", "its xxhash_gone is missing; pip install dat"),
+        (
+            *("hf:a/b", "datasets", "from os import gone"),
+            "be imported (cannot import name 'gone' from 'os'",
+        ),
+    ],
+)
+def test_a_package_that_does_not_work_is_not_called_missing(
+    pets, monkeypatch, source, package, needed, told
+):
+    for name in [name for name in sys.modules if name.split(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    (pets / "broken" / package).mkdir(parents=True)
+    (pets / "broken" / package / "__init__.py").write_text(needed)
+    monkeypatch.syspath_prepend(pets / "broken")
+    (pets / "t.parquet").write_bytes(b"PAR1")
+    with pytest.raises(ValueError, match="installed but cannot be imported") as error:
+        load_dataset(str(pets / source) if source == "t.parquet" else source)
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_many_rows_are_listed_in_seconds(tmp_path):

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from check_files import problem
+from pages import LIBRARIES
 from processes import MARK, left_behind
 
 import deepaa
@@ -150,7 +151,8 @@ def test_targets_install_extras_that_exist() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["help", "demo", "test", "test-all", "kernels", "lint", "fix", "docs"]
+    "target",
+    ["help", "demo", "test", "test-all", "test-frameworks", "kernels", "lint", "fix", "docs"],
 )
 def test_make_knows_what_to_do(target: str) -> None:
     if shutil.which("make") is None:
@@ -159,6 +161,49 @@ def test_make_knows_what_to_do(target: str) -> None:
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert ('-m "not slow"' in done.stdout) == (target == "test")
+
+
+def test_other_libraries_have_one_list() -> None:
+    script = (ROOT / "tests/frameworks/install.sh").read_text()
+    listed = set(re.findall(r"[\w-]+", script)) | requirements("bench") | {"datasets", "pyarrow"}
+    packages = {"nvidia.dali": "nvidia-dali-cuda130", "tensorboard.backend": "tensorboard"}
+    wanted = {*LIBRARIES}
+    for folder in ("frameworks", "export", "data"):
+        for path in (ROOT / "tests" / folder).glob("*.py"):
+            wanted |= set(re.findall(r'importorskip\("(\w+)', path.read_text()))
+    text = (ROOT / "tests/repo/test_notebooks.py").read_text()
+    wanted |= set(re.findall(r'importorskip\("(\w+)', text)) - {"deepaa"}
+    missing = {packages.get(name, name) for name in wanted - {"deepaa", "torch", "torchvision"}}
+    assert not missing - listed
+    assert "tests/frameworks/install.sh" in MAKEFILE
+    if (ROOT / ".ci/run").exists():  # not in a source archive
+        everywhere = (ROOT / ".ci/run").read_text()
+        assert "tests/frameworks/install.sh" in everywhere
+        assert "lightning" not in everywhere
+
+
+def test_a_library_that_is_missing_fails_where_all_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "test_whole.py").write_text("import pytest\npytest.importorskip('gone_one')\n")
+    (tmp_path / "test_parts.py").write_text(
+        "import pytest\n\ndef test_import():\n    pytest.importorskip('gone_two')\n\n"
+        "def test_said():\n    pytest.skip('gone.three is not installed')\n\n"
+        "def test_device():\n    pytest.skip('needs a CUDA device')\n"
+    )
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "missing", "-p", "no:cacheprovider", "."]
+    for asked, code in (("0", 0), ("1", 1)):
+        own = {"PYTHONPATH": str(ROOT / "tests/helpers"), "DEEPAA_ALL_LIBRARIES": asked}
+        done = subprocess.run(
+            [*words, "--continue-on-collection-errors"],
+            cwd=tmp_path,
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout
+        counts = "2 failed, 1 skipped, 1 error" if code else "4 skipped"
+        assert counts in done.stdout
+        assert ("'gone_one'" in done.stdout) == bool(code)
 
 
 def test_programs_of_the_makefile_come_with_the_extra_dev() -> None:

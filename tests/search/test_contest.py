@@ -331,7 +331,7 @@ def test_few_passes_are_told_of() -> None:
     make = partial(LengthPlan.make, NAMES, train_images=3200, batch=128)
     plan = make(config=ContestConfig(60_000))
     assert plan.left_out
-    left = f"{len(plan.left_out)} of {len(NAMES)} candidates are left out"
+    left = f"they leave out {len(plan.left_out)} of {len(NAMES)} candidates"
     assert plan.shortness == f"60,000 passes are few: {left}; {plan.enough:,} would do"
     whole = make(config=ContestConfig(plan.enough))
     assert (whole.left_out, whole.shortness) == ((), None)

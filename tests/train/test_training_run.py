@@ -389,8 +389,12 @@ def test_asked_to_stop_it_saves_and_goes_on_bit_for_bit(
             not isinstance(event, SeedEpoch) for event in events
         ), "what was shown before the stop is kept"
         work = training_run(run, [0, 1])
+        assert work.epochs_left == 2 * CONFIG.epochs - len(whole)
+        if {record["seed"] for record in whole} == {0, 1}:
+            asked = SeedRequest(resume=True)
+            assert asked.epochs_left(parts, CONFIG.epochs) == work.epochs_left
         list(events_of(work, parallel))
-        assert not work.stopped
+        assert (work.stopped, work.epochs_left) == (False, 0)
     assert lasting(parts) == lasting(straight)
     for seed in (0, 1):
         a, b = (load_file(folder / weights_name(seed)) for folder in (parts, straight))

@@ -13,11 +13,13 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from deepaa.data import LabelledImages
     from deepaa.runs import StopRequest
     from deepaa.search import (
         ContestConfig,
         ContestRequest,
         Cost,
+        LengthPlan,
         MethodRow,
         PolicySearch,
         ProvedSearch,
@@ -72,14 +74,12 @@ def search_several(
     """
     from deepaa.cli.contest import follow
     from deepaa.distributed import world_size
-    from deepaa.runs import notify, write_json
+    from deepaa.runs import notify
     from deepaa.search import (
-        METHODS_FILE,
         Searched,
         SearchProgress,
         SharedProtection,
         looking_of,
-        method_lines,
         open_search,
         search_cost,
         within_budget,
@@ -87,22 +87,32 @@ def search_several(
 
     if world_size() > 1:
         raise ValueError("--methods runs in one process, not under torchrun")
-    fitted, images, planned, forms = dict(requests), None, "", True
+    fitted, images, plan, refused = dict(requests), None, None, "off"
     for name, request in requests.items():  # all are refused before one begins
         with open_search(request, dry_run=True, images=images, **options) as opened:
             images = opened.search.data
             if budget is not None:
                 fitted[name] = within_budget(request, opened.search, budget)
     if contest is not None:
-        count = len(requests)
-        planned, contest, forms = _planned(
-            opened, contest, count, dry_run=dry_run, is_asked=are_passes_asked
-        )
+        found = _planned(opened, contest, len(requests), is_asked=are_passes_asked)
+        if isinstance(found, str) and not dry_run:
+            raise ValueError(found)
+        if isinstance(found, str):
+            refused = found
+        else:
+            plan, contest = found, replace(contest, passes=found.passes)
+    if dry_run or not any(folder_of(out, name).exists() for name in fitted):
+        is_budgeted = budget is not None
+        each, whole = _forecasts(fitted, images, plan, refused, is_budgeted=is_budgeted, **options)
+        for line in [*each, *whole] if dry_run else whole:
+            notify(line)
+    if dry_run:
+        return
     rows: list[MethodRow] = []
     planned_search = opened.search
     shared = SharedProtection()
     for name, request in fitted.items():
-        folder = None if dry_run else folder_of(out, name)
+        folder = folder_of(out, name)
         asked = partial(getattr, stop, "requested")
         with open_search(request, folder, images=images, stop=asked, **options) as opened:
             looking = looking_of(opened.search)
@@ -111,56 +121,111 @@ def search_several(
             notify(f"{name}: {_forecast(opened, cost)}")
             if (note := opened.search.training_note) is not None:
                 notify(f"{name}: {note}")
-            if folder is not None:
-                follow(opened, SearchProgress(opened, cost), stop)
-                rows.append(_row(name, opened, folder))
-                shared.add(looking, opened.search)
-                judge = opened.search.splits.judge
-    if dry_run:
-        notify(f"contest: {planned or 'off'}")
-        return
+            follow(opened, SearchProgress(opened, cost), stop)
+            rows.append(_row(name, opened, folder))
+            shared.add(looking, opened.search)
+            judge = opened.search.splits.judge
     if contest is not None:
         searched = Searched(planned_search.data, judge, shared.together)
         meant = _contest_request(rows, request, planned_search, searched, out, contest)
-        rows = _judged(rows, replace(meant, forms=forms), out, stop, searched=searched, **options)
+        meant = replace(meant, forms=_has_forms(plan, len(requests)))
+        rows = _judged(rows, meant, out, stop, searched=searched, **options)
+    _print_table(rows, [folder_of(out, name) for name in fitted], out)
+
+
+def _print_table(rows: list[MethodRow], folders: list[Path], out: Path) -> None:
+    from deepaa.runs import duration, print_line, write_json
+    from deepaa.search import METHODS_FILE, method_lines, shared_seconds
+
     write_json(out / METHODS_FILE, [row.to_json() for row in rows])
     typer.echo()
     for line in method_lines(rows):
         typer.echo(line)
-    typer.echo(f"\ntable    {out / METHODS_FILE}")
+    note = "Passes and minutes are those of the search, without the contest"
+    if seconds := shared_seconds(folders):
+        note += f" and without class protection, which took {duration(seconds)} for all"
+    typer.echo()
+    print_line(f"{note}.")
+    typer.echo(f"table    {out / METHODS_FILE}")
 
 
 def _planned(
-    opened: ProvedSearch, contest: ContestConfig, methods: int, *, dry_run: bool, is_asked: bool
-) -> tuple[str, ContestConfig, bool]:
-    """What the contest will be, and whether every method takes part in weaker forms, too.
+    opened: ProvedSearch, contest: ContestConfig, methods: int, *, is_asked: bool
+) -> LengthPlan | str:
+    """What the contest will be, or why it cannot be."""
+    from deepaa.runs import notify
+    from deepaa.search import FORMS, check_contest
 
-    A contest that cannot be is refused, and told in a dry run.
-    """
-    from deepaa.runs import duration, notify
-    from deepaa.search import FORMS, check_contest, plan_text, search_cost
-
-    search, forms = opened.search, True
+    search = opened.search
     try:
         plan = check_contest(search, contest, methods, is_asked=is_asked, forms=(len(FORMS), 1))
-        forms = len(plan.names) > methods + len(plan.references)
     except ValueError as error:
-        if not dry_run:
-            raise
-        return str(error), contest, forms
-    if not forms:
+        return str(error)
+    if not _has_forms(plan, methods):
         few = f"{plan.passes:,} passes are too few for other forms"
         notify(f"contest: what a method finds takes part as found alone, as {few}")
-    planned = plan_text(plan)
-    if dry_run:
-        seconds = plan.most_passes() / search_cost(opened).rate
-        planned += f", at most about {duration(seconds)} on this machine"
     if not len(search.splits.judge):
         notify(
             f"{len(search.data.labels):,} images are too few to set some aside: the contest judges "
             "by images that the searches have seen, too"
         )
-    return planned, replace(contest, passes=plan.passes), forms
+    return plan
+
+
+def _has_forms(plan: LengthPlan | None, methods: int) -> bool:
+    """Whether every method takes part in weaker forms, too."""
+    return plan is not None and len(plan.names) > methods + len(plan.references)
+
+
+def _forecasts(
+    requests: Mapping[str, SearchRequest],
+    images: LabelledImages | None,
+    plan: LengthPlan | None,
+    refused: str,
+    *,
+    is_budgeted: bool,
+    **options: Any,
+) -> tuple[list[str], list[str]]:
+    """Lines for each search and the contest; and one for all, with a hint where that is long.
+
+    Searches that would find the same of class protection look for it once.
+    """
+    from deepaa.runs import duration
+    from deepaa.search import (
+        Cost,
+        cheaper_way,
+        looking_of,
+        open_search,
+        plan_text,
+        search_cost,
+    )
+
+    lines: list[str] = []
+    searches: list[PolicySearch] = []
+    looks: list[Any] = []
+    costs: dict[str, Cost] = {}
+    for name, request in requests.items():
+        with open_search(request, dry_run=True, images=images, **options) as opened:
+            rate = next((cost.rate for cost in costs.values()), None)
+            cost, looking = search_cost(opened, rate), looking_of(opened.search)
+            if any(looking.finds_the_same(other) for other in looks):
+                cost = cost._replace(protection=0.0)
+            costs[name] = cost
+            looks.append(looking)
+            searches.append(opened.search)
+            lines.append(f"{name}: {_forecast(opened, cost)}")
+            if (note := opened.search.training_note) is not None:
+                lines.append(f"{name}: {note}")
+    seconds = {name: cost.total for name, cost in costs.items()}
+    if plan is not None:
+        seconds["contest"] = plan.most_passes() / cost.rate
+        refused = f"{plan_text(plan)}, at most about {duration(seconds['contest'])} on this machine"
+    lines.append(f"contest: {refused}")
+    whole = Cost.of_all([*costs.values()], seconds.get("contest", 0.0))
+    parts = ", ".join(f"{name} {duration(part)}" for name, part in seconds.items())
+    told = [f"in all: at most about {duration(whole.total)} on this machine: {parts}"]
+    hint = cheaper_way(searches, whole, plan, is_demo_cheaper=not is_budgeted)
+    return lines, told if hint is None else [*told, f"hint: {hint}"]
 
 
 def _forecast(opened: ProvedSearch, cost: Cost | None) -> str:

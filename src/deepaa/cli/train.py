@@ -32,7 +32,7 @@ _training = partial(typer.Option, rich_help_panel="The training")
 
 def _list_recipes(wanted: bool) -> None:
     if wanted:
-        from deepaa.cli.train_run import print_recipes
+        from deepaa.cli.train_plan import print_recipes
 
         print_recipes()
         raise typer.Exit

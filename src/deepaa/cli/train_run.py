@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -12,17 +13,17 @@ from typing import Any
 import torch
 import typer
 
-from deepaa.cli.options import named_again, print_facts
-from deepaa.data import StreamedImages, batch_sizes
+from deepaa.cli.options import named_again
+from deepaa.data import StreamedImages
 from deepaa.distributed import is_main, run_on_all, run_on_main, world_size
 from deepaa.files import plural
+from deepaa.models import LONG_ON_CPU, quicker, quicker_options
 from deepaa.runs import (
     FOLDER,
     ProgressLine,
     Run,
     StopRequest,
     TensorBoardLog,
-    check_folder,
     duration,
     notify,
     print_line,
@@ -30,19 +31,17 @@ from deepaa.runs import (
 )
 from deepaa.train import (
     ENOUGH,
-    RECIPES,
     RESULTS,
     EpochRecord,
     Experiment,
-    Recipe,
     SeedFailure,
     SeedRequest,
     SeedResult,
+    Training,
     TrainingRun,
     TrainRequest,
     build_experiment,
     check_alike,
-    ended_policy,
     mean_in_percent,
     read_results,
     runs_in,
@@ -54,6 +53,10 @@ from deepaa.train import (
 BUSY = 0.8
 """Processes that decode so much of the time are what a training waits for; the start of an epoch,
 before its first images, is a part of the rest."""
+MEASURED_SECONDS, STREAMED_SECONDS = 3.0, 15.0
+"""Of steps that say what a training takes; on files, some batches were decoded before."""
+WORTH_SAYING = 60.0
+"""Seconds of all trainings from which on they are announced."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def run_trainings(
     experiments = run_on_all(lambda: _experiments(requests, options, device))
     others = run_on_all(lambda: _others(experiments, options.out))
     if options.dry_run:
-        run_on_main(lambda: _preview(experiments, options.seeds))
+        from deepaa.cli.train_plan import preview
+
+        run_on_main(lambda: preview(experiments, options.seeds))
         return
     with StopRequest() as stop, ExitStack() as opened:
         runs: dict[Path, Run | None] = {}
@@ -155,15 +160,6 @@ def _others(experiments: Mapping[Path, Experiment], out: Path) -> list[Path]:
     return found
 
 
-def _preview(experiments: Mapping[Path, Experiment], seeds: SeedRequest) -> None:
-    """Print what each run would train, unless one of the folders would refuse it."""
-    for folder, experiment in experiments.items():
-        check_folder(folder, experiment.identity())
-    previews = [(each, seeds.preview(folder)) for folder, each in experiments.items()]
-    for experiment, its_seeds in previews:
-        _print_forecast(experiment, its_seeds)
-
-
 def _open(folder: Path, experiment: Experiment, options: RunOptions) -> Run:
     return Run(folder, experiment.identity(), resume=options.seeds.resume)
 
@@ -180,7 +176,9 @@ def _train(trainings: Mapping[str, TrainingRun], options: RunOptions) -> None:
             for its in runs
             if options.tensorboard and its.run is not None
         }
+        forecast = TrainingForecast(runs, options, line.message)
         for its in runs:
+            its.watch = forecast.look
             if isinstance(images := its.experiment.images.train, StreamedImages):
                 images.watch = partial(_show_within_epoch, line, images)
         for training, event in train_side_by_side(runs, options.parallel):
@@ -242,6 +240,75 @@ def _raise_failures(trainings: Mapping[str, TrainingRun]) -> None:
     if failed:
         several = f"{len(failed)} seeds failed, the first: " if len(failed) > 1 else ""
         raise FloatingPointError(f"{several}{failed[0]}")
+
+
+# What it will take
+
+
+class TrainingForecast:
+    """Says once, by the first steps of the trainings, how long all of them will take.
+
+    The first step of each has more to do than others and does not count. Where all take less than
+    a minute, nothing is said.
+    """
+
+    def __init__(
+        self, runs: Sequence[TrainingRun], options: RunOptions, say: Callable[[str], None]
+    ) -> None:
+        """Nothing is measured before the first `look`."""
+        self._say, self._can_change = say, not options.seeds.resume
+        self._networks = sum(len(run.pending) for run in runs)
+        self._epochs = sum(run.epochs_left for run in runs)
+        self._at_once = min(options.parallel, self._networks)
+        self._experiment = runs[0].experiment
+        streams = isinstance(self._experiment.images.train, StreamedImages)
+        self._enough = STREAMED_SECONDS if streams else MEASURED_SECONDS
+        self._steps, self._since, self._is_over = 0, 0.0, False
+
+    def look(self, training: Training) -> None:
+        """Count a step that begins, and say what was measured once that is enough."""
+        if self._is_over:
+            return
+        done, self._steps = self._steps, self._steps + 1
+        if done == 0:
+            self._since = time.monotonic()
+        elif done == self._at_once:
+            first = self._passed()
+            if first > 10 * self._enough:  # so that what only they do is little
+                self._tell(first / done, training)
+            self._since = time.monotonic()
+        elif done > self._at_once and time.monotonic() - self._since > self._enough:
+            self._tell(self._passed() / (done - self._at_once), training)
+
+    def _passed(self) -> float:
+        if self._experiment.device.type == "cuda":
+            torch.cuda.synchronize(self._experiment.device)
+        return time.monotonic() - self._since
+
+    def _tell(self, step: float, training: Training) -> None:
+        self._is_over = True
+        seconds = step * len(training.batches.sizes) * self._epochs
+        if seconds < WORTH_SAYING:
+            return
+        self._say(f"{together(seconds, self._networks)} on this machine")
+        if self._can_change and (hint := cheaper(self._experiment, seconds)) is not None:
+            self._say(f"hint: {hint} (Ctrl-C leaves; other settings need another --out)")
+
+
+def together(seconds: float, networks: int) -> str:
+    """What so many networks take."""
+    return f"about {duration(seconds)} for {plural(networks, 'network')}"
+
+
+def cheaper(experiment: Experiment, seconds: float) -> str | None:
+    """A cheaper way, where trainings of so many seconds are long on a CPU."""
+    if seconds < LONG_ON_CPU or experiment.device.type != "cpu":
+        return None
+    weights = sum(p.numel() for p in experiment.make_model(0).parameters())
+    ways = [quicker(quicker_options(experiment.images.sample.images, weights))]
+    if epochs := int(experiment.config.epochs * LONG_ON_CPU / 2 / seconds):
+        ways.append(f"--epochs {epochs} takes half an hour")
+    return "; ".join(filter(None, ways)) or "fewer --policy, --seeds or images take less"
 
 
 # Results
@@ -309,84 +376,3 @@ def _print_runs(trainings: Mapping[str, TrainingRun], others: Sequence[Path], ou
     if any(counts):
         typer.echo(f"weights {out / '*' / weights_name('*')}")
     return min(counts)
-
-
-# What could be trained
-
-
-def print_recipes() -> None:
-    """Print every recipe with its settings, and the command that trains it."""
-    for recipe in RECIPES.values():
-        train = recipe.train
-        batch = f"{train.batch}" + (f" x {train.copies}" if train.copies > 1 else "")
-        typer.echo(
-            f"{recipe.full_name:28}{recipe.model}, {plural(train.epochs, 'epoch')}, batch {batch}, "
-            f"lr {train.lr:g}, weight decay {train.weight_decay:g}\n    {recipe.command()}\n"
-            f"    {recipe.image_passes / 1e6:,.0f} million images through the network; known:"
-        )
-        for line in _published(recipe):
-            typer.echo(f"      {line}")
-
-
-def _published(recipe: Recipe) -> list[str]:
-    """The published accuracies, as the sources give them: 96.1, or 97.56 +- 0.14."""
-    lines = []
-    for policy, accuracy, source, interval in recipe.expected:
-        digits = 1 if interval is None and round(accuracy, 1) == accuracy else 2
-        margin = "" if interval is None else f" +- {interval:.2f}"
-        lines.append(f"{policy} {accuracy:.{digits}f}{margin} % ({source})")
-    return lines
-
-
-def _epochs(count: float) -> str:
-    """`5 epochs`, or `0.5 epochs`."""
-    return plural(int(count), "epoch") if count == int(count) else f"{count:g} epochs"
-
-
-def _ending(experiment: Experiment) -> str:
-    """What a weak ending leaves of the policy: crop and flip."""
-    config, shape = experiment.config, experiment.images.facts()["shape"]
-    policy = ended_policy(experiment.policy, config, shape)
-    uses = {} if policy is None else policy.expected_uses(config.epochs - 1)
-    names = [name for name, count in uses.items() if count > 0 and name != "identity"]
-    return " and ".join(names) or "no augmentation"
-
-
-def _print_forecast(experiment: Experiment, seeds: Sequence[int]) -> None:
-    """Print what would be trained, with which seeds, and how long it would take."""
-    images, config, policy = experiment.images.facts(), experiment.config, experiment.policy
-    weights = sum(p.numel() for p in experiment.make_model(0).parameters())
-    shape = " x ".join(map(str, images["shape"]))
-    sizes = batch_sizes(images["train_images"], config.batch)
-    passes = config.epochs * sum(sizes) * config.copies
-    name = experiment.request.policy.name if experiment.request is not None else "policy"
-    falls = "a cosine"
-    if config.schedule != "cosine":
-        listed = ", ".join(f"{m:g}" for m in config.milestones)
-        falls = f"steps at {listed}" if listed else "as it is"
-    lines = {
-        "data": f"{images['data']}: {plural(images['train_images'], 'image')} of {shape}, "
-        f"{plural(images['classes'], 'class')}",
-        "test": f"{plural(images['test_images'], 'image')}, {images['test']}",
-        "policy": f"{name}: {plural(policy.depth, 'layer')} over "
-        f"{plural(len(policy.table), 'transformation')}",
-        "ending": f"{_ending(experiment)} in the last {plural(config.end_epochs, 'epoch')}",
-        "network": f"{experiment.model_name}: {plural(weights, 'weight')} on {experiment.device}",
-        "steps": f"{plural(config.epochs, 'epoch')} of {plural(len(sizes), 'step')}, "
-        f"{plural(max(sizes), 'image')} x {config.copies} in each",
-        "rate": f"{config.lr:g} after {_epochs(config.warmup_epochs)}, then {falls}; "
-        f"weight decay {config.weight_decay:g}",
-        "speed": f"{config.precision}, {'' if config.compile else 'not '}compiled",
-        "passes": f"{plural(passes, 'image')} through the network for each seed",
-    }
-    if not config.end_epochs:
-        del lines["ending"]
-    if (rate := experiment.measured_rate()) is not None:
-        lines["time"] = f"about {duration(passes / rate)} for each, at {rate:,.0f} images/s now"
-    named = ", ".join(map(str, seeds[:12])) + (", ..." if len(seeds) > 12 else "")
-    lines["seeds"] = f"{len(seeds)}: {named}" if seeds else "none left to train"
-    recipe, counts = experiment.recipe, (images["train_images"], images["classes"])
-    if recipe is not None and counts == (recipe.data.images, recipe.data.classes):
-        whole = f"on {recipe.data.name} after {plural(recipe.train.epochs, 'epoch')}:"
-        lines["known"] = f"\n{'':9}".join([whole, *_published(recipe)])
-    print_facts(lines)

@@ -12,7 +12,7 @@ from deepaa import distributed
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.image_tree import ImageTree
 from deepaa.data.splits import NoTestPartError
-from deepaa.data.table import tables_in
+from deepaa.data.table import table_advice
 from deepaa.files import plural
 
 PARTS = ("train", "test", "val", "valid", "validation")
@@ -66,15 +66,18 @@ def _check_classes(
         stray = ignored.get("outside a class folder", 0)
         found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
         advice = "put the images of each class into a folder of its own"
-        if tables := tables_in(part):
-            advice += f", or give its table: --data {shown(part / tables[0])}"
+        if (other := table_advice(part)) is not None:
+            advice += f", or {other}"
         raise ValueError(f"{place}: {found}; {advice}")
     if set(names) <= set(PARTS):
         advice = "put the images of each class into a folder of its own inside them"
         raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")
     if empty:
         missing = f"no images for {len(empty)} of {len(names)} classes: {listed(empty)}"
-        raise ValueError(f"{place}: {missing}; looked for {' '.join(SUFFIXES)}")
+        advice = f"looked for {' '.join(SUFFIXES)}"
+        if len(empty) == len(names) and (other := table_advice(part)) is not None:
+            advice = other
+        raise ValueError(f"{place}: {missing}; {advice}")
     if len(names) == 1:
         raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
 

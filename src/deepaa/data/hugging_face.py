@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from deepaa.data.columns import COLUMNS, Columns, find_columns, has
+from deepaa.data.extras import not_imported
 from deepaa.data.image_file import listed, shown
 from deepaa.data.image_tree import MOST_BYTES
 from deepaa.data.listing import PART_NAMES, Listing, known_label
@@ -120,10 +121,9 @@ def open_source(source: str, *, download: bool = False) -> Any:
 def _library(source: str) -> Any:
     try:
         import datasets
-    except ImportError:
-        raise ValueError(
-            f"{shown(source)}: data sets of Hugging Face need datasets: pip install 'deepaa[hf]'"
-        ) from None
+    except ImportError as error:
+        why = not_imported(error, "datasets", "data sets of Hugging Face", "deepaa[hf]")
+        raise ValueError(f"{shown(source)}: {why}") from None
     if int(datasets.__version__.split(".")[0]) < OLDEST:
         raise ValueError(
             f"{shown(source)}: needs datasets {OLDEST} or newer, which runs no code of data sets; "
@@ -235,8 +235,10 @@ def _parts(data: Any, place: str, split: str) -> dict[str, Any]:
 
 def _check_length(part: Any, place: str) -> None:
     if not hasattr(part, "__len__") or not hasattr(part, "select_columns"):
-        kind = type(part).__name__
-        raise ValueError(f"{place}: is a {kind}, whose rows have no numbers; load it whole")
+        raise ValueError(
+            f"{place}: is a stream, whose rows have no numbers; load it without streaming=True "
+            "(images stay on disk), give the folder that save_to_disk then makes, or shards (.tar)"
+        )
     if len(part) > MOST_ROWS:
         raise ValueError(f"{place}: {len(part):,} rows; at most {MOST_ROWS:,} are read")
 
@@ -281,8 +283,22 @@ def _is_image(feature: Any) -> bool:
 def _check(part: Any, name: str, first: Any, columns: Any) -> None:
     """Refuse a part whose columns differ, or whose file is damaged in a way that would crash."""
     for column in columns:
-        if column not in part.features or part.features[column] != first.features[column]:
+        if column not in part.features:
             raise ValueError(f"{shown(name)} has no column {shown(column)} as other parts have it")
+        if (own := part.features[column]) == (other := first.features[column]):
+            continue
+        names, others = (list(getattr(each, "names", None) or ()) for each in (own, other))
+        if not names or not others:
+            raise ValueError(
+                f"column {shown(column)} is {listed([str(own)])} in {shown(name)}, and "
+                f"{listed([str(other)])} in other parts"
+            )
+        if set(names) != set(others):
+            alone = [sorted({*a} - {*b}) for a, b in ((names, others), (others, names))]
+            raise ValueError(
+                f"the classes of column {shown(column)} differ: only {shown(name)} has "
+                f"{listed(alone[0]) or 'none'}, only other parts have {listed(alone[1]) or 'none'}"
+            )
     part.data.table.select(list(columns)).validate(full=True)
 
 

@@ -62,7 +62,7 @@ class DataSpec:
     "cifar100" or another data set by torchvision's name, with or without "torchvision:"; an image
     folder with a folder per class, or with train and test folders that hold those; an .npz file
     with x_train, y_train, x_test, y_test, or x, y, or images, labels: uint8 (N, H, W, 3),
-    (N, 3, H, W) or (N, H, W); a .csv, .tsv or .parquet table of files with their classes;
+    (N, 3, H, W) or (N, H, W); a .csv, .tsv, .csv.gz or .parquet table of files with classes;
     "hf:NAME" for a data set of Hugging Face, or a folder that its `save_to_disk` made; .tar shards
     of WebDataset as a folder or a pattern, "train-{000..127}.tar". Write ./cifar10 for a folder of
     that name."""

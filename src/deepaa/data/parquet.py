@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from deepaa.data.extras import not_imported
 from deepaa.data.image_stack import check_memory
 from deepaa.files import listed, open_regular
 
@@ -25,8 +26,10 @@ class Parquet:
         try:
             import pyarrow
             from pyarrow import compute, parquet
-        except ImportError:
-            raise ValueError("Parquet files need pyarrow: pip install 'deepaa[parquet]'") from None
+        except ImportError as error:
+            raise ValueError(
+                not_imported(error, "pyarrow", "Parquet files", "deepaa[parquet]")
+            ) from None
         self._arrow, self._parquet, self._compute = pyarrow, parquet, compute
         self._path = path
         with self._opened([]) as file, _one_line(pyarrow):

@@ -24,6 +24,8 @@ from deepaa.files import Member, open_regular, open_tar, plural, tar_members
 SUFFIX = ".tar"
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 """Archives in which no file can be found without unpacking all before it."""
+UNPACK = {"bz2": "bunzip2", "xz": "unxz", "zst": "unzstd"}
+"""Programs that make a plain archive of others than .gz."""
 MOST_SHARDS = 100_000
 MOST_LABEL = 1 << 20
 """Bytes of a file that says the class of a sample."""
@@ -67,22 +69,29 @@ def is_shards(source: str) -> bool:
     if source.lower().endswith((SUFFIX, *PACKED)):
         return True
     path = Path(source)
-    return path.is_dir() and bool(_in_folder(path)) and not _has_classes(path)
+    return path.is_dir() and bool(_in_folder(path, SUFFIX, *PACKED)) and not _has_classes(path)
 
 
 def is_pattern(source: str) -> bool:
     """Whether a name stands for several shards."""
     has_sign = any(sign in source for sign in "*?[{")
-    return source.lower().endswith(SUFFIX) and has_sign and not Path(source).exists()
+    is_archive = source.lower().endswith((SUFFIX, *PACKED))
+    return is_archive and has_sign and not Path(source).exists()
 
 
 def find_shards(source: str) -> tuple[Path, list[Path]]:
     """The folder that has all shards, and the shards of a folder, a pattern or a file, sorted."""
-    if source.lower().endswith(PACKED):
-        raise ValueError(f"{shown(source)}: a packed archive is not read; unpack it to .tar first")
     path = Path(source)
+    if source.lower().endswith(PACKED) and not path.is_dir():
+        raise ValueError(f"{shown(source)}: {_unpack_first([source])}")
     if path.is_dir():
-        return path, sorted(_in_folder(path))
+        if not (plain := _in_folder(path, SUFFIX)):
+            packed = [shard.name for shard in sorted(_in_folder(path, *PACKED))]
+            raise ValueError(
+                f"{shown(source)}: {plural(len(packed), 'packed archive')}, as {shown(packed[0])}; "
+                f"{_unpack_first(packed)}"
+            )
+        return path, sorted(plain)
     if not is_pattern(source):
         if not path.exists():
             raise FileNotFoundError(f"{shown(source)}: no such file")
@@ -120,13 +129,24 @@ def braces(pattern: str) -> Iterator[str]:
         yield from braces(f"{before}{word}{after}")
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _unpack_first(names: Sequence[str]) -> str:
+    """What to say of archives in which no file can be found."""
+    endings = {name.lower().rpartition(".")[2] for name in names}
+    programs = sorted({UNPACK.get(ending, "gunzip") for ending in endings})
+    return (
+        f"shards must be plain .tar: unpack with {' and '.join(programs)} first (and with tar -xf "
+        "what holds class folders)"
+    )
+
+
+def _in_folder(folder: Path, *suffixes: str) -> list[Path]:
     """Archives in a folder and in the folders of parts in it; class folders are not looked into."""
     places = [folder]
     with os.scandir(folder) as entries:
         places += [Path(e.path) for e in entries if e.name.lower() in PART_NAMES and e.is_dir()]
-    found = (path for place in places for path in place.glob(f"*{SUFFIX}"))
-    return [path for path in found if not path.name.startswith(".") and path.is_file()]
+    found = (path for place in places for path in place.glob("*.*"))
+    named = (path for path in found if path.name.lower().endswith(suffixes))
+    return [path for path in named if not path.name.startswith(".") and path.is_file()]
 
 
 def _has_classes(folder: Path) -> bool:
@@ -170,6 +190,8 @@ def list_shards(source: str, split: str, columns: Columns, groups: str | None = 
         shards = [shard for shard, part in zip(shards, parts, strict=True) if part == "train"]
     given = columns if groups is None else {**columns, "group": groups}
     reader = _Reader(given)
+    if Path(source).is_dir():
+        reader.ignored["packed archive"] = len(_in_folder(root, *PACKED))
     files, labels, members = list[Path](), list[str | None](), list[tuple[int, int, int]]()
     found_groups, found_parts = list[str | None](), list[str | None]()
     for number, shard in enumerate(shards):

@@ -77,7 +77,9 @@ def source_name(source: str) -> str:
     if is_name(source):
         return source.removeprefix(PREFIX)
     path = Path(source)
-    return path.resolve().name if path.is_dir() else path.stem
+    if path.is_dir():
+        return path.resolve().name
+    return Path(path.stem).stem if path.suffix.lower() == ".gz" else path.stem
 
 
 def fetch(source: str | None) -> None:
@@ -158,8 +160,8 @@ def unknown_source(source: str) -> Exception:
     """The error for a source that is not there, with names that are like it."""
     if Path(source).is_file():
         return ValueError(
-            f"{shown(source)}: expected a folder, an .npz file, a table (.csv, .tsv, .parquet) or "
-            "a shard (.tar)"
+            f"{shown(source)}: expected a folder, an .npz file, a table (.csv, .tsv, .parquet, "
+            ".csv.gz) or a shard (.tar)"
         )
     known = [EMBEDDED, *(arrays.SHORT_NAMES.get(name, name) for name in arrays.DATASETS)]
     by_lower = {name.lower(): name for name in known}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +21,8 @@ from deepaa.data.parquet import Parquet
 from deepaa.files import open_regular, plural
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-TABLES = (*DELIMITERS, ".parquet")
+PARQUET, PACKED = ".parquet", ".gz"
+TABLES = (*DELIMITERS, PARQUET, *(f"{suffix}{PACKED}" for suffix in DELIMITERS))
 """Suffixes of tables."""
 MOST_TEXT = 1 << 30
 """Bytes of a table of text, at most."""
@@ -39,7 +42,7 @@ class Table(NamedTuple):
 
 def is_table(source: str) -> bool:
     """Whether this is the name of a table."""
-    return Path(source).suffix.lower() in TABLES
+    return source.lower().endswith(TABLES) and Path(source).name.lower() not in TABLES
 
 
 def list_table(
@@ -80,7 +83,7 @@ def list_table(
 def _read(path: Path, given: Columns, place: str) -> Table:
     """The wanted columns of the file; what is wrong with it is a ValueError."""
     with _told(place):
-        if path.suffix.lower() == ".parquet":
+        if path.suffix.lower() == PARQUET:
             file = Parquet(path)
             wanted = _wanted(file.names, given)
             columns = {kind: file.column(name) for kind, name in wanted.items()}
@@ -119,20 +122,45 @@ def _wanted(names: Sequence[str], given: Columns) -> dict[str, str]:
 
 
 def _read_text(path: Path, given: Columns) -> Table:
-    with os.fdopen(open_regular(path, links=True), "rb") as raw:
-        if (size := os.fstat(raw.fileno()).st_size) > MOST_TEXT:
-            raise ValueError(f"{size:,} bytes; tables of up to {MOST_TEXT:,} are read")
-        if raw.read(2) in _UTF_16:
+    is_packed = path.suffix.lower() == PACKED
+    with os.fdopen(open_regular(path, links=True), "rb") as raw, _one_line():
+        _check_size(os.fstat(raw.fileno()).st_size)
+        content = _Unpacked(fileobj=raw, mode="rb") if is_packed else raw
+        if content.read(2) in _UTF_16:
             raise ValueError("is UTF-16; save it as UTF-8")
-        raw.seek(0)
+        content.seek(0)
         # names of files are bytes, whatever the table says of its text
-        text = io.TextIOWrapper(raw, "utf-8-sig", errors="surrogateescape", newline="")
-        delimiter = DELIMITERS[path.suffix.lower()]
+        text = io.TextIOWrapper(content, "utf-8-sig", errors="surrogateescape", newline="")
+        delimiter = DELIMITERS[(Path(path.stem) if is_packed else path).suffix.lower()]
         first = next(filter(str.strip, text), "")
         if delimiter == "," and "," not in first:  # as spreadsheets write it
             delimiter = next((sign for sign in ";\t" if sign in first), ",")
         text.seek(0)
         return _read_rows(csv.reader(text, delimiter=delimiter), given)
+
+
+class _Unpacked(gzip.GzipFile):
+    """A packed table; what gets longer than a table may be is a ValueError."""
+
+    def read1(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        data = super().read1(size)
+        _check_size(self.tell())
+        return data
+
+
+def _check_size(size: int) -> None:
+    if size > MOST_TEXT:
+        raise ValueError(f"{size:,} bytes; tables of up to {MOST_TEXT:,} are read")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """Where a packed table is damaged, the ValueError for it."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"not packed by gzip, or damaged ({listed([str(error)])})") from error
 
 
 def _read_rows(rows: Iterator[list[str]], given: Columns) -> Table:
@@ -307,6 +335,14 @@ def _nothing_there(listing: Listing) -> str:
     )
 
 
-def tables_in(folder: Path) -> list[str]:
-    """Names of the tables in a folder, for advice."""
-    return sorted(path.name for path in folder.glob("*.*") if is_table(path.name))
+def table_advice(folder: Path) -> str | None:
+    """How to give the tables that are in a folder, or Parquet files anywhere below it."""
+    parquet = sorted(folder.rglob(f"*{PARQUET}"))
+    if len(parquet) < 2:
+        tables = [*sorted(p for p in folder.glob("*.*") if is_table(p.name)), *parquet]
+        return f"give its table: --data {shown(tables[0])}" if tables else None
+    return (
+        f"join its {len(parquet)} Parquet files, as one at a time is read: where they hold images, "
+        f"with datasets.load_dataset({str(folder)!r}).save_to_disk('saved') and --data saved; "
+        "where they hold paths, with read_table and write_table of pyarrow.parquet"
+    )

@@ -5,6 +5,7 @@ Here belongs what builds, names or copies a network. What trains one is the matt
 """
 
 from deepaa.models.factory import (
+    LONG_ON_CPU as LONG_ON_CPU,
     SMALL_SIDE as SMALL_SIDE,
     Normalize as Normalize,
     ScaleShift as ScaleShift,
@@ -17,6 +18,8 @@ from deepaa.models.factory import (
     is_large as is_large,
     is_own_code as is_own_code,
     load_model as load_model,
+    quicker as quicker,
+    quicker_options as quicker_options,
     state_hash as state_hash,
     unwrap_compiled as unwrap_compiled,
 )

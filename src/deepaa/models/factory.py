@@ -22,6 +22,10 @@ from deepaa.ops import check_images, import_object
 
 SMALL_SIDE = 64
 """Images up to this side are searched with a wide ResNet, larger ones with ResNet-18."""
+SMALL_WEIGHTS, LOW_SIDE = 500_000, 32
+"""A network of more weights, and images of more pixels a side, are named where time is short."""
+LONG_ON_CPU = 3600.0
+"""Seconds from which on a cheaper way is named."""
 Levels = float | Sequence[float] | Tensor
 """One number for all channels, or one for each."""
 
@@ -36,6 +40,18 @@ def default_model(images: Tensor, device: torch.device) -> str:
     if is_large(images):
         return "resnet18"
     return "small" if device.type == "cpu" else "wrn-40-2"
+
+
+def quicker_options(images: Tensor, weights: int) -> list[str]:
+    """Options with which images (N, C, H, W) and a network of so many weights take less time."""
+    options = ["--model small"] if weights > SMALL_WEIGHTS else []
+    return options + (["--size 32"] if max(images.shape[-2:]) > LOW_SIDE else [])
+
+
+def quicker(options: Sequence[str]) -> str | None:
+    """What to say of these options; None where there is none."""
+    verb = "is" if len(options) == 1 else "are"
+    return f"{' and '.join(options)} {verb} quicker" if options else None
 
 
 # Normalisation

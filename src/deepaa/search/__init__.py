@@ -12,6 +12,7 @@ from deepaa.search.contest import (
     ContestRequest as ContestRequest,
     ContestResult as ContestResult,
     ContestRun as ContestRun,
+    LengthPlan as LengthPlan,
     LoopRecord as LoopRecord,
     Searched as Searched,
     hold_contest as hold_contest,
@@ -21,6 +22,7 @@ from deepaa.search.contest import (
 from deepaa.search.cost import (
     Cost as Cost,
     cheaper as cheaper,
+    cheaper_way as cheaper_way,
     contest_forecast as contest_forecast,
     forecast as forecast,
     plan_text as plan_text,
@@ -82,6 +84,7 @@ from deepaa.search.several import (
     looking_of as looking_of,
     method_lines as method_lines,
     settings_for as settings_for,
+    shared_seconds as shared_seconds,
     spent as spent,
     training_changes as training_changes,
     whole_cost as whole_cost,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from deepaa.data import weaknesses
 from deepaa.files import plural
-from deepaa.models import frozen_copy
+from deepaa.models import LONG_ON_CPU, frozen_copy, quicker, quicker_options
 from deepaa.runs import duration
 from deepaa.search.contest import ContestRun, LengthPlan
 from deepaa.search.gradient_matching.gradients import Derivatives, optimized_copy
@@ -18,12 +19,11 @@ from deepaa.search.methods import TRAINING_COST
 from deepaa.search.plain_network import protection_of
 from deepaa.search.policy_search import PolicySearch
 from deepaa.search.proved import ProvedSearch
-from deepaa.search.settings import SearchConfig
+from deepaa.search.settings import PRESETS, SearchConfig
 
 ENOUGH_SECONDS = 0.3
 """Seconds of work that show the speed of a network."""
-LONG = 3600.0
-"""Seconds on a CPU from which on a cheaper way is named."""
+SMALL = "--model small"
 
 
 class Cost(NamedTuple):
@@ -42,6 +42,12 @@ class Cost(NamedTuple):
         """Seconds of the whole job."""
         return self.pretraining + self.protection + self.search + self.contest
 
+    @classmethod
+    def of_all(cls, costs: Sequence[Cost], contest: float) -> Cost:
+        """What several searches and their contest take together."""
+        pretraining, search, _, _, protection = map(sum, zip(*costs, strict=True))
+        return cls(pretraining, search, contest, costs[0].rate, protection)
+
     def text(self) -> str:
         """The parts that there are, and their sum."""
         names = {
@@ -55,12 +61,15 @@ class Cost(NamedTuple):
         return f"{whole}: {parts}" if parts else whole
 
 
-def search_cost(proved: ProvedSearch) -> Cost:
-    """What the whole job takes, from a few passes through its network."""
+def search_cost(proved: ProvedSearch, rate: float | None = None) -> Cost:
+    """What the whole job takes, from a few passes through its network.
+
+    Args:
+        rate: Passes a second, where those of the same network were measured before.
+    """
     search = proved.search
     search.check_model()
-    frozen, images, labels = _sample(search)
-    each = seconds_per_pass(frozen, images, labels)
+    each = 1 / rate if rate else seconds_per_pass(*_sample(search))
     training = search.training_passes
     passes = search_passes(search)
     if not proved.is_searched or search.later_state:
@@ -103,7 +112,7 @@ def forecast(proved: ProvedSearch, cost: Cost) -> dict[str, str]:
     counts = {name: len(part) for name, part in search.splits._asdict().items()}
     shape = " x ".join(map(str, data.images.shape[1:]))
     groups = "" if data.groups is None else f", {plural(len(torch.unique(data.groups)), 'group')}"
-    weights = sum(p.numel() for p in search.model.parameters())
+    weights = _weights(search.model)
     memory = memory_needed(search.config, frozen, images, len(space))
     protected = protection_passes(proved)
     passes = f"{search_passes(search):,} in the search at most, {search.training_passes:,} in "
@@ -148,13 +157,66 @@ def plan_text(plan: LengthPlan) -> str:
 
 
 def cheaper(proved: ProvedSearch, cost: Cost) -> str | None:
-    """A cheaper way, where the job would take long on a CPU."""
-    if cost.total < LONG or proved.search.device.type != "cpu":
+    """A cheaper way, where the job would take long on a CPU and there is one."""
+    plan = None if proved.config is None else proved.plan()
+    return cheaper_way([proved.search], cost, plan, is_demo_cheaper=proved.is_searched)
+
+
+def cheaper_way(
+    searches: Sequence[PolicySearch],
+    cost: Cost,
+    plan: LengthPlan | None,
+    *,
+    is_demo_cheaper: bool = True,
+) -> str | None:
+    """A cheaper way for searches of the same images and their contest, see `cheaper`.
+
+    Args:
+        cost: Of all together.
+        is_demo_cheaper: Whether the preset demo has anything to say about their cost.
+    """
+    search = searches[0]
+    if cost.total < LONG_ON_CPU or search.device.type != "cpu":
         return None
-    if cost.contest > cost.total / 2:
-        passes = rounded(proved.plan().most_passes() * LONG / 2 / cost.contest)
-        return f"--contest-passes {passes} makes the contest shorter; --size 32 all of it"
-    return "--preset demo --size 32 takes minutes on a CPU"
+    ways = quicker_options(search.data.images, _weights(search.model))
+    if plan is not None and cost.contest > cost.total / 2:
+        return shorter_contest("--contest-passes", plan, cost.contest, ways)
+    is_long = any(search_passes(each) > 2 * _demo_passes(each) for each in searches)
+    if is_demo_cheaper and (is_long or SMALL in ways):
+        if search.network_name == PRESETS["imagenet"].proxy.model:  # demo has its own
+            ways = [way for way in ways if way != SMALL]
+        return f"{' '.join(['--preset demo', *ways])} takes minutes on a CPU"
+    if not ways and cost.pretraining > cost.total / 2:
+        return "fewer --epochs make the pre-training shorter"
+    return quicker(ways)
+
+
+def shorter_contest(option: str, plan: LengthPlan, seconds: float, ways: list[str]) -> str | None:
+    """How a contest of so many seconds becomes shorter, and still has passes enough.
+
+    Args:
+        option: What sets its passes.
+        ways: Other options that make it quicker.
+    """
+    now, more = plan.most_passes(), quicker(ways)
+    passes = max(rounded(now * LONG_ON_CPU / 2 / seconds), rounded(1.05 * plan.enough))
+    if passes > 0.8 * now:
+        return more
+    shorter = f"{option} {passes} takes about {duration(seconds * passes / now)}"
+    return shorter if more is None else f"{shorter}; {more}, too"
+
+
+def _weights(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+def _demo_passes(search: PolicySearch) -> int:
+    """What `search_passes` would be with the settings of the preset demo."""
+    if search.method is None:
+        demo = PRESETS["demo"].search.fitted_to(len(search.splits.search))
+        return demo.passes_left(len(search.space))
+    searcher = search.method.searcher
+    return searcher.forecast(searcher.presets["demo"], search.world).passes.cost // TRAINING_COST
 
 
 def rounded(number: float) -> int:
@@ -187,9 +249,10 @@ def contest_forecast(run: ContestRun) -> dict[str, str]:
     }
     if weak := weaknesses(images.data.labels, images.data.class_names):
         lines["warning"] = "; ".join(weak)
-    if seconds > LONG and network.device.type == "cpu":
-        passes = rounded(plan.most_passes() * LONG / 2 / seconds)
-        lines["hint"] = f"--passes {passes} takes half an hour; --size 32 is quicker, too"
+    if seconds > LONG_ON_CPU and network.device.type == "cpu":
+        ways = quicker_options(images.data.images, _weights(model))
+        if (hint := shorter_contest("--passes", plan, judging, ways)) is not None:
+            lines["hint"] = hint
     return lines
 
 

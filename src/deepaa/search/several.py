@@ -39,6 +39,8 @@ FASTEST = 0.3
 """The highest learning rate of a search in fewer steps."""
 DEVIATIONS = 1.96
 """Standard errors to either side of an interval of 95 %."""
+MOST_PASSES = 10**12
+"""Of a contest that leaves nobody out."""
 METHODS_FILE = "methods.json"
 """The table, in the folder of all searches."""
 
@@ -188,12 +190,18 @@ def check_contest(
     for number in forms:
         names = [*REFERENCES, *(f"policy {place}" for place in range(number * methods))]
         make = partial(contest_plan, names, images, search.proxy.train, search.device)
-        plan = make(contest)
-        if plan.left_out and not is_asked:
-            plan = make(replace(contest, passes=plan.enough))
-        if not plan.left_out:
+        enough = make(replace(contest, passes=MOST_PASSES)).enough  # else passes mend nothing
+        try:
+            plan = make(contest)
+            why = plan.shortness if plan.left_out else None
+        except ValueError:  # not even an epoch of each
+            passes = contest.limit(search.device)
+            why = f"{passes:,} passes are few for {len(names)} candidates; {enough:,} would do"
+        if why is None:
             return plan
-    raise ValueError(f"--contest-passes: {plan.shortness}, or --contest off")
+        if not is_asked:
+            return make(replace(contest, passes=enough))
+    raise ValueError(f"--contest-passes: {why}, or --contest off")
 
 
 # The table
@@ -256,6 +264,12 @@ def spent(folder: Path) -> tuple[int, float]:
         else:
             passes = record["passes"] if kind == "trial" else TRAINING_COST * record["passes"]
     return TRAINING_COST * trained + passes, seconds
+
+
+def shared_seconds(folders: Sequence[Path]) -> float:
+    """The seconds that searches took to look for what turns one class into another."""
+    every = (record for folder in folders for record in read_history(folder))
+    return float(sum(r["seconds"] for r in every if r.get("kind") == "protection"))
 
 
 def images_used(search: PolicySearch) -> int:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from statistics import median
@@ -92,6 +93,13 @@ class SeedRequest:
         seeds, failed = self._all_seeds(folder, history)
         return [seed for seed in seeds if seed not in history.done or seed in failed]
 
+    def epochs_left(self, folder: Path, epochs: int) -> int:
+        """How many epochs of so many each the seeds of `preview` have before them."""
+        history = SeedHistory(read_history(folder))
+        done = {seed: len(found) for seed, found in history.epochs.items()}
+        done |= {failure.seed: 0 for failure in history.failures}  # which begin anew
+        return sum(epochs - done.get(seed, 0) for seed in self.preview(folder))
+
     def _all_seeds(self, folder: Path, history: SeedHistory) -> tuple[list[int], list[int]]:
         """All seeds of the run with these, and those of them that failed and are given."""
         path = folder / SEEDS
@@ -160,6 +168,8 @@ class TrainingRun:
         self.experiment, self.seeds, self.checkpoint_seconds = experiment, seeds, checkpoint_seconds
         self.run = run if distributed.is_main() else None
         self.stopped, self._stop = False, stop
+        self.watch: Callable[[Training], None] = lambda training: None
+        """Called before each step of a training, after the question whether to stop."""
         self._at_work: dict[int, Training] = {}
         kept = (None, []) if self.run is None else (self.run.latest(), self.run.history())
         saved, history = distributed.broadcast(kept)
@@ -201,7 +211,7 @@ class TrainingRun:
     def begin(self, seed: int) -> Training:
         """The training of a seed, at the epoch where it was left."""
         training = self.experiment.training(seed)
-        training.before_step = self.raise_if_stopped
+        training.before_step = partial(self._before_step, training)
         if seed in self._states:
             with checks_state(self.run):
                 training.load_state(self._states[seed])
@@ -279,6 +289,16 @@ class TrainingRun:
             self.run.log({"kind": kind, **fields})
             self._is_saved = False
         self.history.add(kind, fields)
+
+    @property
+    def epochs_left(self) -> int:
+        """Epochs that seeds which are not done have before them."""
+        done = sum(int(self._states[s]["epoch"]) for s in self.pending if s in self._states)
+        return len(self.pending) * self.experiment.config.epochs - done
+
+    def _before_step(self, training: Training) -> None:
+        self.raise_if_stopped()
+        self.watch(training)
 
     def raise_if_stopped(self) -> None:
         """Raise `StopAskedError` in all processes if any of them is asked to stop."""

@@ -360,7 +360,7 @@ def test_a_contest_without_some_of_the_methods_is_refused_before_them() -> None:
         proxy=ProxyConfig(model="small"),
     )
     assert len(check_contest(search, ContestConfig(10**6), 3).names) == 5
-    with pytest.raises(ValueError, match=r"--contest-passes: .*left out"):
+    with pytest.raises(ValueError, match=r"--contest-passes: .*leave out"):
         check_contest(search, ContestConfig(10**5), 6)
     more = check_contest(search, ContestConfig(10**5), 6, is_asked=False)
     assert (len(more.names), more.shortness) == (8, None)

@@ -306,7 +306,7 @@ class LengthPlan(Plan):
         if self.passes >= self.enough:
             return None
         count = len(self.names) + len(self.left_out)
-        left = f"{len(self.left_out)} of {count} candidates are left out"
+        left = f"they leave out {len(self.left_out)} of {count} candidates"
         left = left if self.left_out else f"trainings of {self.size(self.first)} tell little"
         return f"{self.passes:,} passes are few: {left}; {self.enough:,} would do"
 
