@@ -202,7 +202,10 @@ def test_a_search_that_is_stopped_while_it_looks_goes_on_from_the_epoch(tmp_path
     ).read_bytes()
 
 
-def test_a_contest_without_a_search_goes_on_from_the_epoch_too(tmp_path: Path) -> None:
+def test_a_contest_without_a_search_goes_on_from_the_epoch_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deepaa.search.proved.LEAST_SEARCHED", 10_000)
     stop = Stops(60)
     part = small_search(tmp_path, stop)
     stop.search = part

@@ -37,7 +37,6 @@ from deepaa.search.contest.plan import (
     ContestConfig,
     Job,
     LengthPlan,
-    SeedPlan,
     Size,
 )
 from deepaa.search.contest.proof import Proof
@@ -58,6 +57,7 @@ from deepaa.search.contest.result import (
     table_to_json,
 )
 from deepaa.search.contest.run import Contest, ContestEntry
+from deepaa.search.contest.seed_plan import SeedPlan
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.search.protection import Protection
 from deepaa.train.config import TrainConfig

@@ -32,7 +32,8 @@ from deepaa.search import (
     open_search,
 )
 from deepaa.search.contest import ContestConfig
-from deepaa.search.contest.plan import SeedPlan, Size
+from deepaa.search.contest.plan import Size
+from deepaa.search.contest.seed_plan import SeedPlan
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.search.methods.registry import (
     base_preset,

@@ -29,7 +29,7 @@ from deepaa.search.contest.candidates import (
     all_candidates,
     protected_away,
 )
-from deepaa.search.contest.plan import FIRST_FRESH_SEED, Job, SeedPlan
+from deepaa.search.contest.plan import FIRST_FRESH_SEED, Job
 from deepaa.search.contest.result import (
     ContestResult,
     contest_result,
@@ -37,6 +37,7 @@ from deepaa.search.contest.result import (
     table_from_json,
 )
 from deepaa.search.contest.run import DIGITS
+from deepaa.search.contest.seed_plan import SeedPlan
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import policy_hash
 

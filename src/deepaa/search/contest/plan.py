@@ -162,13 +162,13 @@ class Plan(ABC):
         for length, names, seeds in rungs:
             self._check_references(table, length)
             jobs = [Job(name, length, seed) for seed in seeds for name in names]
-            if missing := [job for job in jobs if not _has(table, job)]:
+            if missing := [job for job in jobs if not has(table, job)]:
                 return missing
         length, chosen = self.proof_length(table), self.chosen(table)
         rival = self.rival(chosen)
         pair = () if rival is None else (chosen.winner, rival)
         jobs = [Job(name, length, seed) for seed in self.proof_seeds(table) for name in pair]
-        return [job for job in jobs if not _has(table, job)]
+        return [job for job in jobs if not has(table, job)]
 
     def _check_references(self, table: ContestTable, length: int) -> None:
         """Refuse to go on where nothing is left to compare with, before others are trained."""
@@ -219,7 +219,8 @@ class Plan(ABC):
         return proof(table, chosen.winner, rival, length, tuple(self.proof_seeds(table)))
 
 
-def _has(table: ContestTable, job: Job) -> bool:
+def has(table: ContestTable, job: Job) -> bool:
+    """Whether a training is done."""
     return job.seed in table.seeds(job.candidate, job.length)
 
 
@@ -313,7 +314,7 @@ class LengthPlan(Plan):
     def rungs(self, table: ContestTable) -> list[Rung]:
         """Each has fewer candidates than the one before, in longer trainings."""
         rungs, table = [Rung(self.first, list(self.names))], self.without_proof(table)
-        while all(_has(table, Job(name, rungs[-1].length, 0)) for name in rungs[-1].names):
+        while all(has(table, Job(name, rungs[-1].length, 0)) for name in rungs[-1].names):
             last = rungs[-1].length
             going_on = staying(table, last, self.references, self.target)
             following = self._following(rungs, len(going_on))
@@ -377,30 +378,3 @@ class LengthPlan(Plan):
         """What contest.json says of the plan."""
         own = {"passes": self.passes, "left_out": list(self.left_out)}
         return {**super().to_json(table), **own}
-
-
-@dataclass(frozen=True)
-class SeedPlan(Plan):
-    """For a loop of the user's own, which always trains as long: a seed, then more for the best."""
-
-    length: int = 1
-    """Epochs of the user's loop, for the record."""
-    seeds: int = 2
-
-    def rungs(self, table: ContestTable) -> list[Rung]:
-        """One seed of all, then all seeds of those that stay."""
-        rungs = [Rung(self.length, list(self.names))]
-        if all(_has(table, Job(name, self.length, 0)) for name in self.names):
-            only_first = tuple(entry for entry in table.entries if entry.seed == 0)
-            going_on = staying(replace(table, entries=only_first), self.length, self.references)
-            rungs.append(Rung(self.length, going_on, tuple(range(self.seeds))))
-        return rungs
-
-    @property
-    def settings(self) -> dict[str, int]:
-        """What trainings of one contest have in common, as contest.json has it."""
-        return {"target_epochs": self.target, "seeds": self.seeds, "fresh_seeds": self.fresh_seeds}
-
-    def to_json(self, table: ContestTable) -> dict[str, Any]:
-        """What contest.json says of the plan."""
-        return {**super().to_json(table), **self.settings}

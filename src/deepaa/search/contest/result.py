@@ -14,8 +14,9 @@ from deepaa.policy import IDENTITY, Chains, Policy
 from deepaa.runs import CONTEST, RunError, short, stored
 from deepaa.search.contest.candidates import CROP_FLIP, JUDGED, NONE, Candidate
 from deepaa.search.contest.pick import ALONE, Pick, difference
-from deepaa.search.contest.plan import Plan, Rung, SeedPlan, Size
+from deepaa.search.contest.plan import Plan, Rung, Size
 from deepaa.search.contest.proof import Proof, confirmed
+from deepaa.search.contest.seed_plan import SeedPlan
 from deepaa.search.contest.table import ContestTable, Entry
 from deepaa.train import policy_hash
 
