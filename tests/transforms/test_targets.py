@@ -239,6 +239,32 @@ def test_all_forms_of_several_samples_agree() -> None:
             assert torch.equal(plain(mask), plain(alone["masks"]))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_batches_on_cuda_move_targets_as_on_the_cpu(place: str) -> None:
+    """Targets may lie beside their images or wait on the CPU; either way they stay there."""
+
+    def placed(found: dict[str, Any], where: str = place) -> dict[str, Any]:
+        # of the ways to move a tensor this one keeps its kind
+        return {k: v.to(where) if isinstance(v, Tensor) else v for k, v in found.items()}
+
+    transform = DeepAutoAugment(POLICY, seed=2, cutout_targets="hide")
+    images, n = noise(64, 3, 16, 24), range(64)
+    targets = [target(i % 5) for i in n]
+    expected, want = transform(images, targets, index=n)
+    found, moved = transform(images.to("cuda"), [placed(each) for each in targets], index=n)
+    assert torch.equal(found.cpu(), expected)
+    for got, alone in zip(moved, want, strict=True):
+        kinds = {v.device.type for v in got.values() if isinstance(v, Tensor)}
+        assert kinds == {place}
+        assert same(placed(got, "cpu"), alone)
+    video = tv_tensors.Video(noise(6, 3, 16, 24))
+    frames, boxed = transform(video, target(1)["boxes"], index=3)
+    on_device = transform(video.to("cuda"), target(1)["boxes"].to(place), index=3)
+    assert torch.equal(plain(on_device[0]).cpu(), plain(frames))
+    assert torch.equal(plain(on_device[1]).cpu(), plain(boxed))
+
+
 @pytest.mark.parametrize("nothing", [{}, {"image_id": 7}])
 def test_images_without_objects(nothing: dict[str, Any]) -> None:
     """torchvision's COCO has no boxes for them, not even an empty tensor."""
