@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from contest_files import HARMS, HELPS, PROTECTED, Contestant, contest
 
+from deepaa.report import dots
 from deepaa.report.contest import Candidate, ContestView, Rung, contest_table, scale
 from deepaa.report.dots import (
     EDGE,
@@ -21,6 +22,8 @@ from deepaa.report.run_tables import AccuracyRow
 from deepaa.search.contest import Size
 
 SEEN = contest_table(contest(protected=PROTECTED))
+
+FORMS = ("", ", spread", ", half strength")
 
 
 def texts(drawing: Drawing, size: float) -> list[str]:
@@ -195,3 +198,13 @@ def test_bars(difference: float, error: float | None, bar: str) -> None:
 def test_the_reference_is_a_dot_at_0() -> None:
     bar = text_bar(candidate(0.0, 0.0, is_reference=True), (-10.0, 10.0), 21)
     assert bar == f"{' ' * 10}●"
+
+
+@pytest.mark.parametrize("length", [dots.LABEL, dots.LABEL - 9, dots.NAME])
+def test_forms_of_the_found_policy_can_be_told_apart(length: int) -> None:
+    stems = ["the found policy", *(f"the found policy, first {n} layers" for n in (2, 3, 12))]
+    titles = [f"{s}{f}" for s in (*stems, "the found policy, first layer") for f in FORMS]
+    cut = [dots._cut(title, length) for title in titles]
+    assert len(set(cut)) == len(cut)
+    assert max(map(len, cut)) <= length
+    assert dots._cut("the found policy", length) == "the found policy"

@@ -35,6 +35,8 @@ WIDTH, ROW, HEADING = 340.0, 38.0, 20.0
 """Of a drawing, of a row and of the heading of a group."""
 EDGE = 8.0
 """Room for half a number of the axis at both ends."""
+SHORTER = (("the found policy", "found"), ("first layer,", "1 layer,"), ("first ", ""))
+"""What is said shorter where a title is too long."""
 LABEL, NAME = 34, 30
 """Characters of a label in a figure and of a name in a terminal; longer ones are cut."""
 BAR, LEAST_BAR = 30, 12
@@ -199,6 +201,9 @@ def _dot_row(row: DotRow, y: float, at: Callable[[float], float], ends: Points) 
 
 
 def _cut(text: str, length: int) -> str:
+    """At most so many characters; forms of the found policy differ at their ends, so these stay."""
+    for long, short in SHORTER:
+        text = text if len(text) <= length else text.replace(long, short)
     return text if len(text) <= length else f"{text[: length - 3].rstrip()}..."
 
 
