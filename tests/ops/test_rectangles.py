@@ -129,10 +129,12 @@ def test_rectangles_stay_rectangles_where_nothing_is_sheared(
     turns = (after[4] - angle) / 360
     assert turns == pytest.approx(round(turns), abs=1e-9)
     moved = move_rectangles(before, chosen, height, width, hide=False)
-    if after[2:4] == pytest.approx(before[0, 2:4], abs=1e-9):  # nothing was cut off
+    if after[2:4] == pytest.approx(
+        before[0, 2:4], abs=1e-8
+    ):  # nothing was cut off: cuts are rounded to 1e-9
         assert np.allclose(rectangle_corners(moved), corners, atol=1e-6)
     else:
-        assert (after[2:4] <= before[0, 2:4] + 1e-9).all()
+        assert (after[2:4] <= before[0, 2:4] + 1e-8).all()
 
 
 @given(st.data())
@@ -214,7 +216,7 @@ def test_an_upright_one_agrees_with_the_box(
         assert np.prod(found[2:4]) < 1e-5
     else:
         assert np.concatenate((found[:2] - found[2:4] / 2, found[:2] + found[2:4] / 2)) == (
-            pytest.approx(want, abs=1e-9)
+            pytest.approx(want, abs=1e-8)
         )
 
 
@@ -233,7 +235,7 @@ def test_what_left_the_image_does_not_come_back() -> None:
     after = move_rectangles(
         inside, moving_layers([(0, []), (1, [])], table, 20, 20), 20, 20, hide=False
     )
-    assert np.allclose(after, inside, atol=1e-9)
+    assert np.allclose(after, inside, atol=1e-8)
 
 
 def test_cutout_hides_what_is_wholly_under_it() -> None:
