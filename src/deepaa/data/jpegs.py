@@ -204,7 +204,6 @@ class DeviceDecoder:
         """`read` and `path` tell of a file by its number, if the device's decoder refuses it."""
         self.device, self._read, self._path = device, read, path
         self._refused: set[int] = set()
-        self._triton = device.type == "cuda" and triton_problem(device) is None
         self._cut: torch.cuda.Event | None = None
 
     def squares(self, batch: Sequence[Jpegs]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -212,11 +211,12 @@ class DeviceDecoder:
 
         Raises `BadFileError` for a file that cannot be decoded.
         """
+        triton = self.device.type == "cuda" and triton_problem(self.device) is None  # tried once
         for group in _groups([part for jpegs in batch for part in jpegs.parts()]):
             pictures = self._pictures([file for part in group for file in part.files()])
             for part in group:
                 mine, pictures = pictures[: part.files_in_it], pictures[part.files_in_it :]
-                squares = resize_boxes(mine, part.which, part.taps, triton=self._triton)
+                squares = resize_boxes(mine, part.which, part.taps, triton=triton)
                 yield torch.from_numpy(part.arrays.places[part.chosen]), squares
             if self.device.type == "cuda":
                 self._cut = torch.cuda.current_stream(self.device).record_event()

@@ -46,8 +46,8 @@ class Curve(NamedTuple):
 
     def fall(self, train_loss: float, growth: Growth) -> float:
         """The fall of log(error) from a training that ended at this loss to a larger one."""
-        by_heart = math.exp(-train_loss / self.knee)
-        return self.rate * (1 - by_heart) * growth.epochs + self.scaling * growth.images
+        new = _not_by_heart(train_loss, self.knee)
+        return self.rate * new * growth.epochs + self.scaling * growth.images
 
 
 def learning_curve(table: ContestTable) -> Curve:
@@ -70,7 +70,7 @@ def learning_curve(table: ContestTable) -> Curve:
     for short, long in itertools.pairwise(lengths):
         growth, whole = table.growth(short, long), math.log(long / short)
         for name in (name for name in trained[short] if (name, long) in wrong):
-            new = 1 - math.exp(-table.train_loss(name, short) / knee)
+            new = _not_by_heart(table.train_loss(name, short), knee)
             ways.append((new * growth.epochs / whole, growth.images / whole))
             falls.append(math.log(wrong[name, short] / wrong[name, long]) / whole)
     way = torch.tensor(ways, dtype=torch.float64).reshape(-1, 2)
@@ -83,6 +83,11 @@ def learning_curve(table: ContestTable) -> Curve:
         error = math.sqrt(squares / max(1, len(falls) - told))
     rate, scaling = found.tolist()
     return Curve(rate, knee, error, scaling)
+
+
+def _not_by_heart(train_loss: float, knee: float) -> float:
+    """How much of what more epochs can give is left to a training that ended at this loss."""
+    return 1 - math.exp(-train_loss / knee)
 
 
 def _rates(way: Tensor, fall: Tensor) -> Tensor:
