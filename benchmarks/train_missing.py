@@ -6,7 +6,9 @@ The list holds tables `[[train]]` with `policy`, `seeds` and, if need be, `recip
 `parallel` and `options` (a list of further options of `deepaa train`). Each network gets one JSON
 file, see results/README.md; one that is there is never trained again. Entries with the fewest
 networks come first, several seeds of one entry are trained side by side. Options behind `--` say
-how this machine trains (`--root`, `--device`, `--workers`) and are not part of the result's name.
+how this machine trains (`--root`, `--device`, `--workers`, `--set tune=true`) and are not part of
+the result's name. Nor are `--file data/cifar10.npz`, from which entries with the data cifar10 are
+then trained, and `--commit`, which says the commit of a copy of the code without a repository.
 
 A training that would not end in time is not begun, or is stopped as soon as its first epochs show
 it. At the deadline, or after SIGTERM, what is at work saves its epochs in the work folder and goes
@@ -117,12 +119,16 @@ def missing_seeds(results: Path, entry: Entry) -> list[int]:
 # From run folders to results
 
 
-def merge(work: Path, results: Path, entries: Sequence[Entry]) -> int:
-    """Keep each network that ended in a work folder and is not in results yet; how many."""
+def merge(work: Path, results: Path, entries: Sequence[Entry], commit: str | None = None) -> int:
+    """Keep each network that ended in a work folder and is not in results yet; how many.
+
+    Args:
+        commit: That of the code, where it is a copy without a repository.
+    """
     count = 0
     for entry in entries:
         for folder in _batches(work, entry):
-            for result in _finished(folder, entry):
+            for result in _finished(folder, entry, commit):
                 path = result_path(results, entry, result["seed"])
                 if not path.exists():
                     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,13 +138,14 @@ def merge(work: Path, results: Path, entries: Sequence[Entry]) -> int:
     return count
 
 
-def _finished(folder: Path, entry: Entry) -> Iterator[dict[str, Any]]:
+def _finished(folder: Path, entry: Entry, commit: str | None) -> Iterator[dict[str, Any]]:
     """The content of a result file for each seed that ended, or failed, in a run folder."""
     if not (folder / "results.json").exists():
         return
     found, history = read_json(folder / "results.json"), read_history(folder)
     made, named = found["made_by"], entry.named
     hardware = {name: made[name] for name in ("system", "processor", "devices")}
+    said = None if commit is None else {"commit": commit, "changed": None}
     for each in [*found["seeds"], *found["failed"]]:
         seed = each["seed"]
         failed = None if "accuracy" in each else {k: each[k] for k in ("epoch", "reason")}
@@ -150,7 +157,7 @@ def _finished(folder: Path, entry: Entry) -> Iterator[dict[str, Any]]:
             "seed": seed,
             "entry": {name: to_plain(named)[name] for name in SETTINGS},
             "command": ["deepaa", *named.command(seed)],
-            "code": made["code"],
+            "code": made["code"] or said,
             "started": made["started"],
             "versions": made["versions"],
             "hardware": {**hardware, "device": each.get("device")},
@@ -259,14 +266,18 @@ def train(
     options: Sequence[str],
     deadline: float,
     stop: StopRequest,
+    files: Sequence[Path] = (),
 ) -> bool:
     """Train seeds in a run folder until they end or the deadline comes; whether they ended."""
+    file = next((str(file) for file in files if file.stem == entry.data), None)
     if (folder / "config.json").exists():
-        words = ["train", "--resume", str(folder)]
+        moved = [] if file is None else ["--data", file]
+        words = ["train", "--resume", str(folder), *moved, *_without_settings(options)]
     else:
-        words = [*entry.command(*seeds), "--out", str(folder)]
+        words = [*replace(entry, data=file or entry.data).command(*seeds), "--out", str(folder)]
+        words += options
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "deepaa", *words, "--parallel", str(len(seeds)), *options]
+    command = [sys.executable, "-m", "deepaa", *words, "--parallel", str(len(seeds))]
     with folder.with_suffix(".log").open("a") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=_stop_with_parent
@@ -286,6 +297,12 @@ def train(
     return process.wait() == 0
 
 
+def _without_settings(options: Sequence[str]) -> list[str]:
+    """The options without `--set NAME=VALUE`, which a run that goes on has of its own."""
+    pairs = zip(("", *options), options, strict=False)
+    return [word for before, word in pairs if "--set" not in (before, word)]
+
+
 def _stop_with_parent() -> None:
     """Have Linux send SIGTERM to this process when its parent dies, even by SIGKILL."""
     if sys.platform == "linux":
@@ -300,12 +317,14 @@ def train_missing(
     minutes: float,
     parallel: int,
     options: Sequence[str] = (),
+    files: Sequence[Path] = (),
+    commit: str | None = None,
 ) -> int:
     """Train what is missing and fits into the time; the exit code."""
     deadline = time.monotonic() + 60 * minutes
     passed_over: set[str] = set()
     with StopRequest() as stop:
-        merge(work, results, entries)  # what ended before the last call could keep it
+        merge(work, results, entries, commit)  # what ended before the last call could keep it
         while not stop.requested and time.monotonic() < deadline:
             open_entries = [
                 entry
@@ -325,8 +344,8 @@ def train_missing(
                 print(f"{entry.name}: {needed / 60:.1f} minutes do not fit", flush=True)
                 passed_over.add(entry.name)
                 continue
-            ended = train(entry, folder, seeds, options, deadline, stop)
-            if not merge(work, results, entries) and not stop.requested:
+            ended = train(entry, folder, seeds, options, deadline, stop, files)
+            if not merge(work, results, entries, commit) and not stop.requested:
                 why = "gave no network" if ended else "did not end in time or failed"
                 print(f"{entry.name}: {why}, see {folder.with_suffix('.log')}", flush=True)
                 passed_over.add(entry.name)
@@ -347,6 +366,10 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=Path("results"))
     folder = Path("out/training")
     parser.add_argument("--work", type=Path, default=folder, help="run folders and logs")
+    at_hand = "an .npz file of the data that its name says; may be given several times"
+    parser.add_argument("--file", type=Path, action="append", default=[], help=at_hand)
+    without = "the code's, full length, where it is a copy without a repository"
+    parser.add_argument("--commit", type=_commit, help=without)
     given = parser.parse_args(words[:at])
     try:
         entries = read_list(given.list)
@@ -360,7 +383,15 @@ def main() -> int:
         minutes=given.minutes,
         parallel=given.parallel,
         options=words[at + 1 :],
+        files=given.file,
+        commit=given.commit,
     )
+
+
+def _commit(text: str) -> str:
+    if not re.fullmatch("[0-9a-f]{40}", text):
+        raise argparse.ArgumentTypeError(f"expected 40 hexadecimal digits, got {text!r}")
+    return text
 
 
 if __name__ == "__main__":

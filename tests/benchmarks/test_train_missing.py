@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +131,20 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_list(folder: Path, epochs: int) -> list[Entry]:
+def write_list(folder: Path, epochs: int, data: str = "blobs.npz") -> list[Entry]:
     options = ["--model", "small", "--epochs", str(epochs), "--batch", "32"]
     entries = [
-        {"policy": policy, "seeds": [0, 1], "data": "blobs.npz", "options": options}
+        {"policy": policy, "seeds": [0, 1], "data": data, "options": options}
         for policy in ("none", "crop-flip")
     ]
     (folder / "list.json").write_text(json.dumps({"train": entries}))
     return read_list(folder / "list.json")
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, machine: Sequence[str] = ()) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = ["list.json", "--minutes", "10", "--work", "work", *options]
-    words += ["--", "--device", "cpu"]
+    words += ["--", "--device", "cpu", *machine]
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), *words],
         cwd=folder,
@@ -186,6 +187,63 @@ def test_each_network_is_trained_once_and_kept_whole(folder: Path) -> None:
     assert contents(folder) == before
     assert {path: path.stat().st_size for path in folder.glob("work/*/*.log")} == logs
     assert merge(folder / "work", folder / "results", entries) == 0
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_a_commit_is_said_only_where_there_is_no_repository(tmp_path: Path) -> None:
+    entry = Entry("none", (0, 1))
+    codes = ({"commit": "f" * 40, "changed": True}, None)
+    for seed, code in enumerate(codes):
+        made: dict[str, Any] = {"code": code, "system": "", "processor": "", "devices": []}
+        made |= {"started": "", "versions": {}}
+        found = {"made_by": made, "model": "small", "train": {}, "images": {}, "policy": {}}
+        ended = {"seed": seed, "accuracy": 0.5, "epochs": 1}
+        with Run(tmp_path / "work" / entry.name / f"seeds-{seed}", {"train": {}}) as run:
+            run.write_json("results.json", {**found, "seeds": [ended], "failed": []})
+    assert merge(tmp_path / "work", tmp_path / "results", [entry], COMMIT) == 2
+    kept = [
+        json.loads(result_path(tmp_path / "results", entry, seed).read_text())["code"]
+        for seed in entry.seeds
+    ]
+    assert kept == [codes[0], {"commit": COMMIT, "changed": None}]
+
+
+def test_a_commit_that_is_none_is_refused(folder: Path) -> None:
+    write_list(folder, epochs=1)
+    code, _ = finish(start(folder, "--commit", "main"))
+    assert code == 2
+    assert not (folder / "work").exists()
+
+
+@pytest.mark.slow
+def test_a_file_of_this_machine_and_other_kernels_change_no_name(folder: Path) -> None:
+    """What is begun with them also goes on."""
+    first, _ = write_list(folder, epochs=40, data="blobs")
+    machine = ["--set", "tune=true"]
+    file = ["--file", "blobs.npz", "--parallel", "2"]
+    process = start(folder, *file, machine=machine)
+    work = folder / "work" / first.name / "seeds-0_1"
+    deadline = time.monotonic() + 300
+    while not read_history(work):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert finish(process)[0] == 143
+    assert not contents(folder)
+    (folder / "elsewhere").mkdir()
+    (folder / "blobs.npz").rename(folder / "elsewhere" / "blobs.npz")
+    file[1] = "elsewhere/blobs.npz"
+    code, out = finish(start(folder, *file, machine=machine))
+    assert (code, out.splitlines()[-1]) == (0, "0 networks are missing")
+    for text in contents(folder).values():
+        result = json.loads(text)
+        assert result["entry"]["data"] == result["images"]["data"] == "blobs"
+        assert "tune=true" not in result["name"]
+        assert "tune=true" not in result["command"]
+        assert result["settings"]["tune"] is True
 
 
 @pytest.mark.slow
