@@ -34,13 +34,14 @@ from deepaa.train import (
 )
 
 WAYS: Mapping[str, dict[str, Any]] = {
-    "plain": {"graph": False, "compile": False},
-    "recorded": {"graph": True, "compile": False},
-    "compiled": {"graph": True, "compile": True},
-    "tuned": {"graph": True, "compile": True, "tune": True},
+    "plain": {"graph": False, "compile": False, "fused": False},
+    "recorded": {"graph": True, "compile": False, "fused": False},
+    "compiled": {"graph": True, "compile": True, "fused": False},
+    "tuned": {"graph": True, "compile": True, "tune": True, "fused": False},
+    "fused": {"graph": True, "compile": True},
 }
 """Every operation started by itself; replayed as a CUDA graph; compiled first, then replayed; by a
-compiler that tries more."""
+compiler that tries more; with the fused kernels where they serve, as trainings run by default."""
 COLUMNS = {
     "network": "{network}",
     "batch": "{batch}",

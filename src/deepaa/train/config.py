@@ -85,6 +85,9 @@ class TrainConfig:
     before the first step, and steps up to a fifth faster. For compiled networks."""
     graph: bool | None = None
     """Whether a step is recorded once and replayed as a CUDA graph; null where that is possible."""
+    fused: bool | None = field(default=None, metadata=ADDED)
+    """Whether batch norm, ReLU and convolutions of a wide residual network run as one kernel; null
+    where that is possible: in bfloat16, channels innermost, on a Hopper GPU or a newer one."""
     end_epochs: int = field(default=0, metadata=ADDED)
     """The last epochs, in which crop and flip are all that is left of the policy."""
 

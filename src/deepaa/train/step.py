@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,9 @@ from torch.nn import functional as F
 from torch.optim.sgd import sgd
 
 from deepaa.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from deepaa.train.fused import FusedNetwork
 
 WARM_UP = 3
 LOSS, NORM, RIGHT = range(3)
@@ -90,6 +93,15 @@ class Sgd:
                 )
 
 
+class _Fastest(NamedTuple):
+    """A network as it runs fastest, and which images it takes."""
+
+    network: Callable[[Tensor], Any]
+    takes: Callable[[Tensor], bool]
+    convolutions: Callable[[], AbstractContextManager[None]]
+    """A context in which it runs."""
+
+
 class Step:
     """A step of SGD on one network, every operation launched by itself."""
 
@@ -104,13 +116,8 @@ class Step:
         """
         self.model, self.config, self.device, self._shared = model, config, device, shared
         self.optimizer = Sgd(model, config, device)
-        self._convolutions = _hopper_convolutions(model, config, device)
-        # the graph is ours: Inductor's own graphs would copy what we keep in place
-        options: Any = {"triton.cudagraphs": False, **(TUNED if config.tune else {})}
-        self._network: Callable[[Tensor], Any] = model
-        if config.compile:
-            self._network = torch.compile(model, dynamic=False, options=options)
-        self._shape: torch.Size | None = None
+        self._fused = _fused_network(model, config, device)
+        self._fastest: _Fastest | None = None  # the first images decide
 
     def __call__(self, images: Tensor, labels: Tensor, rate: float, total: int) -> Tensor:
         """(3,) loss, gradient norm and right answers; valid until the next step.
@@ -127,15 +134,15 @@ class Step:
 
     def run(self, images: Tensor, labels: Tensor, total: int) -> Tensor:
         """Do a step at the learning rate that is set; returns as `__call__` does."""
-        self._shape = self._shape or images.shape
-        # compiling again for the odd last batch takes longer than it can save
-        network = self._network if images.shape == self._shape else self.model
+        if self._fastest is None:
+            self._fastest = self._choose(images)
+        network = self._fastest.network if self._fastest.takes(images) else self.model
         half = self.config.precision == "bfloat16"
         # a cache of casts made outside a graph would be read inside it
         autocast = torch.autocast(
             self.device.type, torch.bfloat16, enabled=half, cache_enabled=False
         )
-        with autocast, self._convolutions():
+        with autocast, self._fastest.convolutions():
             logits: Tensor = network(images)
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
@@ -147,6 +154,19 @@ class Step:
         self.optimizer.step()
         right = (logits.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach(), norm, right.to(loss.dtype)])
+
+    def _choose(self, images: Tensor) -> _Fastest:
+        """The network as it runs fastest on such images: fused, compiled, or as it is."""
+        if self._fused is not None and self._fused.takes(images):
+            return _Fastest(self._fused, self._fused.takes, nullcontext)
+        if not self.config.compile:
+            return _Fastest(self.model, lambda _: True, nullcontext)
+        # the graph is ours: Inductor's own graphs would copy what we keep in place
+        options: Any = {"triton.cudagraphs": False, **(TUNED if self.config.tune else {})}
+        network, shape = torch.compile(self.model, dynamic=False, options=options), images.shape
+        # compiling again for the odd last batch takes longer than it can save
+        convolutions = _hopper_convolutions(self.model, self.config, self.device)
+        return _Fastest(network, lambda others: others.shape == shape, convolutions)
 
     def _clip_gradient(self) -> Tensor:
         """Clip the gradient of all processes; returns its norm before that."""
@@ -221,6 +241,24 @@ class RecordedStep(Step):
             finally:
                 torch.cuda.set_stream(current)  # torch 2.11 stays on the other one after an error
         self._graph = graph
+
+
+def _fused_network(
+    model: nn.Module, config: TrainConfig, device: torch.device
+) -> FusedNetwork | None:
+    """The fused steps of a network, where the settings and the device allow them."""
+    possible = config.precision == "bfloat16" and config.channels_last and device.type == "cuda"
+    found = None
+    if possible and config.fused is not False:
+        from deepaa.train.fused import fused_network  # what only CUDA needs
+
+        found = fused_network(model, device)
+    if config.fused and found is None:
+        raise ValueError(
+            "fused: only wide residual networks of width 2, in bfloat16 and channels last, on a "
+            "Hopper GPU or a newer one; leave fused unset"
+        )
+    return found
 
 
 def _hopper_convolutions(

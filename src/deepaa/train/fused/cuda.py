@@ -1,0 +1,158 @@
+"""Compiles CUDA C++ while the program runs, with the compiler that torch brings, and starts kernels.
+
+Only this module calls CUDA's own libraries: NVRTC, which compiles, and the driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_SHARED_MEMORY = 8
+"""CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES."""
+
+
+class CudaError(RuntimeError):
+    """What CUDA's compiler or driver says."""
+
+
+# The compiler
+
+
+def _compiler() -> ctypes.CDLL:
+    """NVRTC of torch's version of CUDA: of the packages beside torch, or of the system."""
+    major = str(torch.version.cuda).partition(".")[0]
+    name = f"libnvrtc.so.{major}"
+    folders = [Path(each) / "nvidia" for each in sys.path]
+    beside = [path for folder in folders for path in sorted(folder.glob(f"*/lib/{name}"))]
+    beside += sorted((Path(torch.__file__).parent / "lib").glob("libnvrtc*.so*"))
+    for path in [name, *map(str, beside)]:
+        try:
+            return ctypes.CDLL(path)
+        except OSError:
+            continue
+    raise CudaError(f"{name} was not found")
+
+
+def compile_source(source: str, architecture: str) -> bytes:
+    """The machine code of a source for GPUs of an architecture; no GPU is needed.
+
+    Raises:
+        CudaError: With the compiler's words.
+    """
+    nvrtc, program = _compiler(), ctypes.c_void_p()
+
+    def check(code: int) -> None:
+        if code:
+            nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+            raise CudaError(nvrtc.nvrtcGetErrorString(code).decode())
+
+    make = nvrtc.nvrtcCreateProgram
+    check(make(ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None))
+    try:
+        options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
+        words = (ctypes.c_char_p * len(options))(*options)
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), words)
+        size = ctypes.c_size_t()
+        if failed:
+            check(nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+            log = ctypes.create_string_buffer(size.value)
+            check(nvrtc.nvrtcGetProgramLog(program, log))
+            raise CudaError(log.value.decode(errors="replace")[:2000])
+        check(nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+        code = ctypes.create_string_buffer(size.value)
+        check(nvrtc.nvrtcGetCUBIN(program, code))
+        return code.raw
+    finally:
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+# Kernels on a device
+
+
+class CudaKernels:
+    """Compiled kernels on one device, by name."""
+
+    def __init__(self, codes: Sequence[bytes], names: Sequence[Sequence[str]]) -> None:
+        """Load machine code into the context of the current device.
+
+        Args:
+            codes: What `compile_source` gave.
+            names: The kernels of each.
+        """
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        torch.cuda.current_stream()  # torch makes the context
+        self._functions: dict[str, ctypes.c_void_p] = {}
+        for code, mine in zip(codes, names, strict=True):
+            module = ctypes.c_void_p()
+            self._check(self._driver.cuModuleLoadData(ctypes.byref(module), code))
+            for name in mine:
+                function = ctypes.c_void_p()
+                found = self._driver.cuModuleGetFunction
+                self._check(found(ctypes.byref(function), module, name.encode()))
+                self._functions[name] = function
+
+    @classmethod
+    def compiled(
+        cls, library: str, sources: Mapping[str, str], common: Sequence[str], architecture: str
+    ) -> CudaKernels:
+        """Compile kernels side by side and load them.
+
+        Args:
+            library: The source that all of them begin with.
+            sources: By name, the source of a kernel.
+            common: Names of the kernels that the library itself has.
+            architecture: Of the device, such as sm_90.
+        """
+        names = [[*common], *([name] for name in sources)]
+        texts = [library, *(f"#define NO_COMMON\n{library}{each}" for each in sources.values())]
+        with ThreadPoolExecutor() as pool:
+            codes = list(pool.map(partial(compile_source, architecture=architecture), texts))
+        return cls(codes, names)
+
+    def _check(self, code: int) -> None:
+        if code:
+            words = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(words))
+            raise CudaError((words.value or b"unknown error").decode())
+
+    def reserve(self, shared: Mapping[str, int]) -> None:
+        """Let kernels have so many bytes of shared memory."""
+        for name, size in shared.items():
+            function = self._functions[name]
+            self._check(self._driver.cuFuncSetAttribute(function, _SHARED_MEMORY, size))
+
+    def launch(
+        self,
+        name: str,
+        grid: tuple[int, int],
+        threads: int,
+        arguments: Sequence[Tensor | int | float | None],
+        shared: int = 0,
+    ) -> None:
+        """Start a kernel on torch's current stream; None is a pointer to nothing."""
+        held: list[Any] = []
+        for each in arguments:
+            if each is None:
+                held.append(ctypes.c_void_p(0))
+            elif isinstance(each, Tensor):
+                held.append(ctypes.c_void_p(each.data_ptr()))
+            else:
+                held.append((ctypes.c_int if isinstance(each, int) else ctypes.c_float)(each))
+        pointers = (ctypes.c_void_p * len(held))(
+            *(ctypes.cast(ctypes.byref(each), ctypes.c_void_p) for each in held)
+        )
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        self._check(
+            self._driver.cuLaunchKernel(
+                *(self._functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None)
+            )
+        )
