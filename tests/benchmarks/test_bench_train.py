@@ -110,7 +110,7 @@ def test_ways_are_settings(way: str, graph: bool, compiled: bool, tuned: bool) -
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", ["plain", "recorded", "compiled", "tuned"])
+@pytest.mark.parametrize("way", ["plain", "recorded", "compiled", "tuned", "fused"])
 def test_every_way_runs_on_cuda(way: str) -> None:
     """A way that is asked for is the one that is timed: recorded steps replay a graph."""
     cuda = torch.device("cuda")
@@ -123,7 +123,9 @@ def test_every_way_runs_on_cuda(way: str) -> None:
         assert isinstance(step, RecordedStep) == (way != "plain")
         if isinstance(step, RecordedStep):
             assert step._graph is not None
-            assert (step._network is not training.model) == (way in ("compiled", "tuned"))
+            assert step._fastest is not None
+            compiled = way in ("compiled", "tuned", "fused")  # the small network is not fused
+            assert (step._fastest.network is not training.model) == compiled
     report = measure_train(**TINY, ways=[way], parallel=[1, 2], device="cuda")
     found = [(t["way"], t["parallel"], t["images"]) for t in report["times"]]
     assert found == [(way, 1, 16), (way, 2, 32)]

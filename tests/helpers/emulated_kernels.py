@@ -1,4 +1,4 @@
-"""Runs CUDA kernels on a CPU, thread by thread, so that their arithmetic is tested without a GPU."""
+"""Runs CUDA kernels on a CPU, thread by thread: their arithmetic is tested without a GPU."""
 
 from __future__ import annotations
 

@@ -74,8 +74,7 @@ def is_right(layer: Layer, launcher: Launcher, device: torch.device) -> bool:
     norm = random(4, inputs).abs() + 0.5
     before = norm[3].view(-1, 1, 1) + x.float() * norm[2].view(-1, 1, 1)
     active = before.relu().bfloat16().float()
-    where = {"stride": layer.stride, "padding": edge // 2}
-    wanted = F.conv2d(active, w.float(), **where)
+    wanted = F.conv2d(active, w.float(), None, layer.stride, edge // 2)
     steps = [layer.stride] * 2, [edge // 2] * 2, [1, 1], False, [0, 0], 1
     back = torch.ops.aten.convolution_backward
     dx, dw, _ = back(y.float(), active, w.float(), None, *steps, [True, True, False])

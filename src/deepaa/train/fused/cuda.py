@@ -1,4 +1,4 @@
-"""Compiles CUDA C++ while the program runs, with the compiler that torch brings, and starts kernels.
+"""Compiles CUDA C++ while the program runs, by the compiler that torch brings; starts kernels.
 
 Only this module calls CUDA's own libraries: NVRTC, which compiles, and the driver.
 """
@@ -146,7 +146,7 @@ class CudaKernels:
             elif isinstance(each, Tensor):
                 held.append(ctypes.c_void_p(each.data_ptr()))
             else:
-                held.append((ctypes.c_int if isinstance(each, int) else ctypes.c_float)(each))
+                held.append(ctypes.c_int(each) if isinstance(each, int) else ctypes.c_float(each))
         pointers = (ctypes.c_void_p * len(held))(
             *(ctypes.cast(ctypes.byref(each), ctypes.c_void_p) for each in held)
         )

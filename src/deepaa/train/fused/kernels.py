@@ -1,4 +1,4 @@
-"""Which kernels a wide residual network needs, and with which tiles: the source that is compiled."""
+"""Which kernels a wide residual network needs, with which tiles, and their source."""
 
 from __future__ import annotations
 
@@ -237,53 +237,51 @@ class Kernels(NamedTuple):
 
 # Tiles
 
-_WIDE = (4, 1), (4, 4)
-_SQUARE = (2, 2), (4, 4)
 TILES: dict[Layer, tuple[Tile, Tile, WeightTile]] = {
     Layer(16, 32, 32): (
-        Tile(32, 8, 1, *_WIDE),
-        Tile(16, 8, 1, (4, 1), (4, 2)),
-        WeightTile(32, 16, 3, 8, 2, 128),
+        Tile(32, 32, 1, (16, 1), (4, 4)),
+        Tile(16, 32, 1, (16, 1), (4, 2)),
+        WeightTile(32, 16, 3, 32, 4, 132),
     ),
     Layer(16, 32, 32, 1, 1): (
-        Tile(32, 8, 1, *_WIDE),
-        Tile(16, 8, 1, (4, 1), (4, 2)),
-        WeightTile(32, 16, 1, 8, 8, 128),
+        Tile(32, 32, 1, (16, 1), (4, 4)),
+        Tile(16, 32, 1, (16, 1), (4, 2)),
+        WeightTile(32, 16, 1, 32, 8, 88),
     ),
     Layer(32, 32, 32): (
-        Tile(32, 8, 1, *_WIDE),
-        Tile(32, 8, 1, *_WIDE),
-        WeightTile(32, 32, 3, 8, 2, 128),
+        Tile(32, 32, 1, (16, 1), (4, 4)),
+        Tile(32, 32, 1, (16, 1), (4, 4)),
+        WeightTile(32, 32, 3, 32, 4, 132),
     ),
     Layer(32, 64, 32, 2): (
-        Tile(64, 8, 1, *_SQUARE),
-        Tile(32, 8, 1, *_WIDE),
-        WeightTile(64, 32, 3, 8, 1, 64),
+        Tile(64, 16, 1, (8, 2), (2, 4)),
+        Tile(32, 32, 1, (16, 1), (4, 4)),
+        WeightTile(32, 32, 3, 16, 4, 66),
     ),
     Layer(32, 64, 32, 2, 1): (
-        Tile(64, 8, 1, *_SQUARE),
-        Tile(32, 8, 1, *_WIDE),
-        WeightTile(64, 32, 1, 8, 4, 64),
+        Tile(64, 4, 1, (4, 2), (1, 4)),
+        Tile(32, 16, 1, (8, 1), (4, 4)),
+        WeightTile(64, 32, 1, 16, 2, 132),
     ),
     Layer(64, 64, 16): (
-        Tile(64, 8, 1, *_SQUARE),
-        Tile(64, 8, 1, *_SQUARE),
-        WeightTile(64, 64, 1, 16, 2, 44),
+        Tile(64, 16, 1, (8, 2), (2, 4)),
+        Tile(64, 16, 1, (4, 2), (4, 4)),
+        WeightTile(64, 32, 3, 16, 1, 66),
     ),
     Layer(64, 128, 16, 2): (
-        Tile(64, 8, 2, *_SQUARE),
-        Tile(32, 16, 1, *_WIDE),
-        WeightTile(64, 64, 1, 8, 2, 22),
+        Tile(64, 8, 2, (8, 2), (1, 4)),
+        Tile(32, 16, 1, (8, 1), (2, 4)),
+        WeightTile(32, 32, 3, 8, 2, 22),
     ),
     Layer(64, 128, 16, 2, 1): (
-        Tile(64, 8, 2, *_SQUARE),
-        Tile(32, 16, 1, *_WIDE),
-        WeightTile(64, 64, 1, 8, 2, 32),
+        Tile(64, 8, 2, (4, 2), (2, 4)),
+        Tile(32, 16, 1, (4, 1), (4, 4)),
+        WeightTile(64, 32, 1, 8, 2, 66),
     ),
     Layer(128, 128, 8): (
-        Tile(64, 8, 2, *_SQUARE),
-        Tile(64, 8, 2, *_SQUARE),
-        WeightTile(64, 64, 1, 8, 2, 16),
+        Tile(64, 8, 2, (4, 2), (2, 4)),
+        Tile(64, 8, 2, (4, 1), (2, 8)),
+        WeightTile(64, 32, 1, 8, 2, 11),
     ),
 }
 """The layers of a network of widths 16, 32, 64 and 128 for images of 32 x 32 pixels, and how their

@@ -102,7 +102,7 @@ class Passes:
         x: Tensor,
         norm: Tensor,
         add: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor, Tensor]:
         """The gradient in what batch norm gave, before ReLU, and its sums by block.
 
         Of a convolution with one tap it is the gradient behind ReLU, and there are no sums; `add`
@@ -111,7 +111,7 @@ class Passes:
         kernel, n, g = self._kernels[layer].backward, len(x), torch.empty_like(x)
         if layer.taps == 1:
             self._start(kernel, n, dy, w, None, None, None, None, g, None)
-            return g, None
+            return g, norm.new_empty((0, 2, layer.inputs))
         sums = norm.new_empty((kernel.blocks(n), 2, layer.inputs))
         self._start(kernel, n, dy, w, None, add, x, norm, g, sums)
         return g, sums
@@ -129,7 +129,13 @@ class Passes:
         return out.permute(0, 3, 1, 2)
 
     def normalise_backward(
-        self, g: Tensor, sums: Tensor, x: Tensor, norm: Tensor, gamma: Tensor, add: Tensor | None
+        self,
+        g: Tensor,
+        sums: Tensor,
+        x: Tensor,
+        norm: Tensor,
+        gamma: Tensor,
+        add: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients in the input of a batch norm, plus `add`, and in its weight and bias."""
         blocks, _, channels = sums.shape
@@ -144,6 +150,39 @@ class Passes:
         return dx, dgamma, dbeta
 
 
+# The layers of a network
+
+SIDE = 32
+"""Width and height of the images that are served."""
+
+
+class BlockLayers(NamedTuple):
+    """The layers of a block of the network."""
+
+    first: Layer
+    second: Layer
+    shortcut: Layer | None
+    """None where the input itself is added."""
+
+
+def layers_of(network: WideResNet) -> list[BlockLayers]:
+    """The layers of each block for images of 32 x 32 pixels."""
+    found, side = [], SIDE
+    blocks: Any = network.blocks
+    for block in blocks:
+        inputs, outputs = block.conv1.in_channels, block.conv1.out_channels
+        stride = block.conv1.stride[0]
+        first, side = Layer(inputs, outputs, side, stride), side // stride
+        short = None if block.shortcut is None else first._replace(taps=1)
+        found.append(BlockLayers(first, Layer(outputs, outputs, side), short))
+    return found
+
+
+def _distinct(network: WideResNet) -> list[Layer]:
+    every = {layer for mine in layers_of(network) for layer in mine if layer is not None}
+    return sorted(every)
+
+
 # A block of the network
 
 
@@ -151,9 +190,9 @@ class _Part(NamedTuple):
     """A block of the network, as the kernels see it."""
 
     passes: Passes
-    norms: tuple[nn.BatchNorm2d, nn.BatchNorm2d]
-    layers: tuple[Layer, Layer]
-    shortcut: Layer | None
+    layers: BlockLayers
+    norm1: nn.BatchNorm2d
+    norm2: nn.BatchNorm2d
 
 
 class _Block(torch.autograd.Function):
@@ -161,70 +200,50 @@ class _Block(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        part: _Part,
-        x: Tensor,
-        sums: Tensor,
-        halves: tuple[Tensor, Tensor, Tensor | None],
-        *weights: Tensor,
+        ctx: Any, part: _Part, halves: list[Tensor], x: Tensor, sums: Tensor, *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        passes, (layer1, layer2) = part.passes, part.layers
-        first, second, straight = halves
-        norm1 = passes.normalise(sums, part.norms[0], x.numel() // x.shape[1])
-        inner, inner_sums = passes.forward(layer1, x, first, norm1)
-        norm2 = passes.normalise(inner_sums, part.norms[1], inner.numel() // inner.shape[1])
-        short = x
-        if part.shortcut is not None and straight is not None:
-            short, _ = passes.forward(part.shortcut, x, straight, norm1)
-        out, out_sums = passes.forward(layer2, inner, second, norm2, short)
+        """What comes out of the block, and its sums by block of threads.
+
+        Args:
+            halves: The weights of the convolutions in bfloat16, the shortcut's last.
+            sums: Of x.
+            weights: Of the batch norms, two each, then of the convolutions in float32.
+        """
+        passes, (first, second, shortcut) = part.passes, part.layers
+        norm1 = passes.normalise(sums, part.norm1, x.numel() // x.shape[1])
+        inner, sums = passes.forward(first, x, halves[0], norm1)
+        norm2 = passes.normalise(sums, part.norm2, inner.numel() // inner.shape[1])
+        short = x if shortcut is None else passes.forward(shortcut, x, halves[2], norm1)[0]
+        out, sums = passes.forward(second, inner, halves[1], norm2, short)
         ctx.part, ctx.halves = part, halves
         ctx.save_for_backward(x, norm1, inner, norm2, weights[0], weights[2])
-        ctx.mark_non_differentiable(out_sums)
-        return out, out_sums
+        ctx.mark_non_differentiable(sums)
+        ctx.set_materialize_grads(False)
+        return out, sums
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of what `forward` takes."""
         dout = gradients[0].contiguous(memory_format=_LAST)
-        part: _Part = ctx.part
-        passes, (layer1, layer2) = part.passes, part.layers
-        first, second, straight = ctx.halves
+        passes, (first, second, shortcut) = ctx.part.passes, ctx.part.layers
         x, norm1, inner, norm2, gamma1, gamma2 = ctx.saved_tensors
-        g, sums = passes.backward(layer2, dout, second, inner, norm2)
-        assert sums is not None
-        dsecond = passes.weight_gradient(layer2, dout, inner, norm2)
-        dinner, dgamma2, dbeta2 = passes.normalise_backward(g, sums, inner, norm2, gamma2, None)
-        short, dshort, add = dout, None, None
-        if part.shortcut is not None:
-            add, _ = passes.backward(part.shortcut, dout, straight, x, norm1)
-            dshort = passes.weight_gradient(part.shortcut, dout, x, norm1)
-            short = None
-        g, sums = passes.backward(layer1, dinner, first, x, norm1, add)
-        assert sums is not None
-        dfirst = passes.weight_gradient(layer1, dinner, x, norm1)
-        dx, dgamma1, dbeta1 = passes.normalise_backward(g, sums, x, norm1, gamma1, short)
-        found = dgamma1, dbeta1, dgamma2, dbeta2, dfirst, dsecond
-        return None, dx, None, None, *found, *([] if dshort is None else [dshort])
+        g, sums = passes.backward(second, dout, ctx.halves[1], inner, norm2)
+        dsecond = passes.weight_gradient(second, dout, inner, norm2)
+        dinner, *dnorm2 = passes.normalise_backward(g, sums, inner, norm2, gamma2)
+        dfirst = passes.weight_gradient(first, dinner, x, norm1)
+        weights = [dfirst, dsecond]
+        if shortcut is None:
+            g, sums = passes.backward(first, dinner, ctx.halves[0], x, norm1)
+            dx, *dnorm1 = passes.normalise_backward(g, sums, x, norm1, gamma1, dout)
+        else:
+            short, _ = passes.backward(shortcut, dout, ctx.halves[2], x, norm1)
+            weights.append(passes.weight_gradient(shortcut, dout, x, norm1))
+            g, sums = passes.backward(first, dinner, ctx.halves[0], x, norm1, short)
+            dx, *dnorm1 = passes.normalise_backward(g, sums, x, norm1, gamma1)
+        return None, None, dx, None, *dnorm1, *dnorm2, *weights
 
 
 # The network
-
-SIDE = 32
-"""Width and height of the images that are served."""
-
-
-def parts_of(network: WideResNet) -> list[tuple[Layer, ...]]:
-    """The layers of each block for images of 32 x 32 pixels: two, and perhaps a shortcut."""
-    found, side = [], SIDE
-    for block in network.blocks:
-        conv1, conv2 = block.conv1, block.conv2
-        inputs, outputs, stride = conv1.in_channels, conv1.out_channels, conv1.stride[0]
-        mine = [Layer(inputs, outputs, side, stride), Layer(outputs, outputs, side // stride)]
-        if block.shortcut is not None:
-            mine.append(Layer(inputs, outputs, side, stride, taps=1))
-        assert conv2.stride == (1, 1)
-        found.append(tuple(mine))
-        side //= stride
-    return found
 
 
 def serves(model: nn.Module) -> bool:
@@ -235,8 +254,7 @@ def serves(model: nn.Module) -> bool:
     if type(model) is not nn.Sequential or len(model) != 2 or type(model[1]) is not WideResNet:
         return False
     network = model[1]
-    layers = [layer for part in parts_of(network) for layer in part]
-    known = type(model[0]) is Normalize and all(layer in TILES for layer in layers)
+    known = type(model[0]) is Normalize and all(layer in TILES for layer in _distinct(network))
     plain = all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     watched = any(getattr(module, name) for module in model.modules() for name in hooks)
@@ -259,23 +277,23 @@ class FusedNetwork:
             model: One that `serves` says yes to, with weights channels last.
             launcher: With the kernels of its layers.
         """
-        self._normalize, self._network = model
-        parts = parts_of(self._network)
-        self._passes = Passes(launcher, sorted({layer for part in parts for layer in part}))
+        network: Any = model[1]
+        self._normalize, self._network = model[0], network
+        self._passes = Passes(launcher, _distinct(network))
         self._parts: list[_Part] = []
-        self._weights: list[list[Tensor]] = []
-        for block, layers in zip(self._network.blocks, parts, strict=True):
-            norms, straight = (block.norm1, block.norm2), layers[2] if len(layers) > 2 else None
-            self._parts.append(_Part(self._passes, norms, layers[:2], straight))
-            shortcut = [] if block.shortcut is None else [block.shortcut.weight]
-            self._weights.append([block.conv1.weight, block.conv2.weight, *shortcut])
+        self._weights: list[list[nn.Parameter]] = []
+        for block, layers in zip(network.blocks, layers_of(network), strict=True):
+            self._parts.append(_Part(self._passes, layers, block.norm1, block.norm2))
+            convolutions = block.conv1, block.conv2, block.shortcut
+            self._weights.append([each.weight for each in convolutions if each is not None])
         self._originals = [weight.detach() for mine in self._weights for weight in mine]
         self._halves = [
             torch.empty_like(weight, dtype=torch.bfloat16, memory_format=_LAST)
             for weight in self._originals
         ]
-        every = [norm for part in self._parts for norm in part.norms]
-        self._counts = [norm.num_batches_tracked for norm in every]
+        norms = [norm for part in self._parts for norm in (part.norm1, part.norm2)]
+        counts = [norm.num_batches_tracked for norm in norms]
+        self._counts = [count for count in counts if count is not None]
 
     def takes(self, images: Tensor) -> bool:
         """Whether images have the size and the even number that the kernels are made for."""
@@ -289,11 +307,9 @@ class FusedNetwork:
         x = x.to(torch.bfloat16).contiguous(memory_format=_LAST)
         sums, halves = self._passes.measure(x.detach()), iter(self._halves)
         for part, weights in zip(self._parts, self._weights, strict=True):
-            straight = None if part.shortcut is None else 2
             mine = [next(halves) for _ in weights]
-            half = mine[0], mine[1], None if straight is None else mine[straight]
-            norms = [each for norm in part.norms for each in (norm.weight, norm.bias)]
-            x, sums = _Block.apply(part, x, sums, half, *norms, *weights)
+            norms = [part.norm1.weight, part.norm1.bias, part.norm2.weight, part.norm2.bias]
+            x, sums = _Block.apply(part, mine, x, sums, *norms, *weights)
         x = F.relu(self._network.norm(x)).mean((2, 3))
         logits: Tensor = self._network.classify(x)
         return logits
