@@ -50,6 +50,7 @@ static void wait_at(Barrier& barrier, int count) {
 }
 static void __syncthreads() { wait_at(block_barrier, blockDim.x); }
 static void sync_warp() { wait_at(warp_barriers[threadIdx.x / 32], 32); }
+static void __syncwarp() { sync_warp(); }
 
 static uint32_t bits(float v) { uint32_t u; memcpy(&u, &v, 4); return u; }
 static float number(uint32_t u) { float v; memcpy(&v, &u, 4); return v; }

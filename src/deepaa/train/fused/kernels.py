@@ -36,15 +36,19 @@ class Layer(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What a block of threads makes: rows of images, channels, and the warps that share them."""
+    """What a block of threads makes at a time: rows of images, channels, and the warps for them."""
 
     channels: int
     rows: int
     images: int
+    buffers: int
+    """With 2, the next tile arrives while one is multiplied."""
     warps: tuple[int, int]
     """Over pixels and over channels."""
     matrices: tuple[int, int]
     """Of a warp: so many times 16 pixels by 8 channels."""
+    blocks: int
+    """Most blocks that share the pixels; each makes one tile after the other."""
 
 
 class WeightTile(NamedTuple):
@@ -56,6 +60,8 @@ class WeightTile(NamedTuple):
     """1 or 3; with 1 each row of taps is another block's."""
     rows: int
     """Of an image that are in shared memory at a time."""
+    buffers: int
+    """With 2, the next rows arrive while some are multiplied."""
     groups: int
     """Warps that share the pixels."""
     parts: int
@@ -103,17 +109,21 @@ class Convolution:
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         k, _, _, stride, _ = self._shape
-        made, rows, images, _, _ = self.tile
+        tile = self.tile
         edge = 3 if self.layer.taps == 9 else 1
-        tile = images * ((rows - 1) * stride + edge) * ((self.side - 1) * stride + edge) * (k + GAP)
-        matrix = (made, k + GAP) if self.mode == FORWARD else (k, made + GAP)
-        weights = self.layer.taps * matrix[0] * matrix[1]
-        output = images * rows * self.side * (made + GAP) + self.threads // 32 * made * 2
-        return 2 * max(tile + weights, output)
+        rows, columns = ((n - 1) * stride + edge for n in (tile.rows, self.side))
+        pixels = tile.buffers * tile.images * rows * columns * (k + GAP)
+        matrix = (tile.channels, k) if self.mode == FORWARD else (k, tile.channels)
+        weights = self.layer.taps * matrix[0] * (matrix[1] + GAP)
+        return 2 * (pixels + weights + self.threads // 2 * (tile.matrices[1] * 8 + GAP))
+
+    def tiles(self, images: int) -> int:
+        """How many tiles so many images are cut into."""
+        return images // self.tile.images * (self.side // self.tile.rows)
 
     def blocks(self, images: int) -> int:
-        """How many blocks share the pixels of so many images."""
-        return images // self.tile.images * (self.side // self.tile.rows)
+        """How many blocks share them."""
+        return min(self.tiles(images), self.tile.blocks)
 
     def grid(self, images: int) -> tuple[int, int]:
         """Blocks over pixels, and over channels."""
@@ -123,16 +133,16 @@ class Convolution:
     def source(self) -> str:
         """The kernel, in CUDA C++."""
         k, n, side, stride, step = self._shape
-        made, rows, images, warps, matrices = self.tile
-        numbers = (k, n, made, side, side, stride, step, self.layer.taps, rows, images)
+        made, rows, images, buffers, warps, matrices, _ = self.tile
+        numbers = (k, n, made, side, side, stride, step, self.layer.taps, rows, images, buffers)
         template = ", ".join(map(str, (self.mode, *numbers, *warps, *matrices)))
         return _wrapped(
             self.name,
             f"Convolution<{template}>",
             self,
             "const bf16* x, const bf16* w, const float* norm, const bf16* add, "
-            "const bf16* input, const float* input_norm, bf16* y, float* sums",
-            "x, w, norm, add, input, input_norm, y, sums",
+            "const bf16* input, const float* input_norm, bf16* y, float* sums, int tiles",
+            "x, w, norm, add, input, input_norm, y, sums, tiles",
         )
 
 
@@ -170,7 +180,7 @@ class WeightGradient:
         pixels = rows * columns * (tile.inputs + GAP)
         gradient = tile.rows * layer.out_side * (tile.outputs + GAP)
         room = 4 * self._units * edge * 32 * min(32, tile.inputs)
-        return max(2 * (pixels + gradient), room if tile.groups > 1 else 0)
+        return max(2 * tile.buffers * (pixels + gradient), room if tile.groups > 1 else 0)
 
     def cut(self, images: int) -> tuple[int, int, int]:
         """Tiles of all images, tiles of a block, and blocks that share them."""
@@ -193,7 +203,8 @@ class WeightGradient:
         """The kernel, in CUDA C++."""
         layer, tile = self.layer, self.tile
         sizes = (layer.outputs, layer.inputs, tile.outputs, tile.inputs, layer.side, layer.side)
-        numbers = (*sizes, layer.stride, layer.taps, tile.tap_rows, tile.rows, tile.groups)
+        numbers: tuple[int, ...] = (*sizes, layer.stride, layer.taps, tile.tap_rows, tile.rows)
+        numbers += (tile.buffers, tile.groups)
         return _wrapped(
             self.name,
             f"WeightGradient<{', '.join(map(str, numbers))}>",
@@ -239,49 +250,49 @@ class Kernels(NamedTuple):
 
 TILES: dict[Layer, tuple[Tile, Tile, WeightTile]] = {
     Layer(16, 32, 32): (
-        Tile(32, 32, 1, (16, 1), (4, 4)),
-        Tile(16, 32, 1, (16, 1), (4, 2)),
-        WeightTile(32, 16, 3, 32, 4, 132),
+        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
+        Tile(16, 8, 1, 2, (4, 1), (4, 2), 132),
+        WeightTile(32, 16, 3, 8, 2, 2, 128),
     ),
     Layer(16, 32, 32, 1, 1): (
-        Tile(32, 32, 1, (16, 1), (4, 4)),
-        Tile(16, 32, 1, (16, 1), (4, 2)),
-        WeightTile(32, 16, 1, 32, 8, 88),
+        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
+        Tile(16, 8, 1, 2, (4, 1), (4, 2), 132),
+        WeightTile(32, 16, 1, 8, 2, 4, 64),
     ),
     Layer(32, 32, 32): (
-        Tile(32, 32, 1, (16, 1), (4, 4)),
-        Tile(32, 32, 1, (16, 1), (4, 4)),
-        WeightTile(32, 32, 3, 32, 4, 132),
+        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
+        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
+        WeightTile(32, 32, 3, 8, 2, 2, 128),
     ),
     Layer(32, 64, 32, 2): (
-        Tile(64, 16, 1, (8, 2), (2, 4)),
-        Tile(32, 32, 1, (16, 1), (4, 4)),
-        WeightTile(32, 32, 3, 16, 4, 66),
+        Tile(64, 8, 1, 1, (2, 2), (4, 4), 132),
+        Tile(32, 8, 1, 1, (4, 1), (4, 4), 132),
+        WeightTile(32, 32, 3, 8, 1, 2, 64),
     ),
     Layer(32, 64, 32, 2, 1): (
-        Tile(64, 4, 1, (4, 2), (1, 4)),
-        Tile(32, 16, 1, (8, 1), (4, 4)),
-        WeightTile(64, 32, 1, 16, 2, 132),
+        Tile(64, 4, 1, 2, (4, 2), (1, 4), 132),
+        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
+        WeightTile(64, 32, 1, 8, 1, 4, 64),
     ),
     Layer(64, 64, 16): (
-        Tile(64, 16, 1, (8, 2), (2, 4)),
-        Tile(64, 16, 1, (4, 2), (4, 4)),
-        WeightTile(64, 32, 3, 16, 1, 66),
+        Tile(32, 8, 1, 2, (4, 1), (2, 4), 66),
+        Tile(32, 8, 1, 2, (4, 1), (2, 4), 66),
+        WeightTile(32, 32, 3, 8, 2, 2, 33),
     ),
     Layer(64, 128, 16, 2): (
-        Tile(64, 8, 2, (8, 2), (1, 4)),
-        Tile(32, 16, 1, (8, 1), (2, 4)),
-        WeightTile(32, 32, 3, 8, 2, 22),
+        Tile(32, 8, 2, 1, (4, 1), (2, 4), 33),
+        Tile(32, 16, 1, 1, (4, 1), (4, 4), 66),
+        WeightTile(32, 32, 3, 8, 2, 2, 22),
     ),
     Layer(64, 128, 16, 2, 1): (
-        Tile(64, 8, 2, (4, 2), (2, 4)),
-        Tile(32, 16, 1, (4, 1), (4, 4)),
-        WeightTile(64, 32, 1, 8, 2, 66),
+        Tile(64, 8, 2, 1, (4, 2), (2, 4), 66),
+        Tile(32, 16, 1, 1, (4, 1), (4, 4), 66),
+        WeightTile(64, 32, 1, 8, 2, 2, 64),
     ),
     Layer(128, 128, 8): (
-        Tile(64, 8, 2, (4, 2), (2, 4)),
-        Tile(64, 8, 2, (4, 1), (2, 8)),
-        WeightTile(64, 32, 1, 8, 2, 11),
+        Tile(32, 8, 1, 1, (2, 2), (2, 2), 33),
+        Tile(32, 8, 1, 1, (2, 2), (2, 2), 33),
+        WeightTile(32, 32, 3, 8, 2, 2, 8),
     ),
 }
 """The layers of a network of widths 16, 32, 64 and 128 for images of 32 x 32 pixels, and how their

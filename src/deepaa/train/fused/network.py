@@ -91,7 +91,7 @@ class Passes:
         shape = n, layer.outputs, layer.out_side, layer.out_side
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=_LAST)
         sums = norm.new_empty((kernel.blocks(n), 2, layer.outputs))
-        self._start(kernel, n, x, w, norm, add, None, None, y, sums)
+        self._start(kernel, n, x, w, norm, add, None, None, y, sums, kernel.tiles(n))
         return y, sums
 
     def backward(
@@ -110,10 +110,10 @@ class Passes:
         """
         kernel, n, g = self._kernels[layer].backward, len(x), torch.empty_like(x)
         if layer.taps == 1:
-            self._start(kernel, n, dy, w, None, None, None, None, g, None)
+            self._start(kernel, n, dy, w, None, None, None, None, g, None, kernel.tiles(n))
             return g, norm.new_empty((0, 2, layer.inputs))
         sums = norm.new_empty((kernel.blocks(n), 2, layer.inputs))
-        self._start(kernel, n, dy, w, None, add, x, norm, g, sums)
+        self._start(kernel, n, dy, w, None, add, x, norm, g, sums, kernel.tiles(n))
         return g, sums
 
     def weight_gradient(self, layer: Layer, dy: Tensor, x: Tensor, norm: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Passes:
         self._start(kernel, len(x), dy, x, norm, part, count, each)
         side = 3 if layer.taps == 9 else 1
         out = norm.new_empty((layer.outputs, side, side, layer.inputs))
-        grid = -(-kernel.numbers // (4 * THREADS)), 1
+        grid = kernel.numbers // 128, 1
         self._launcher.launch("sum_parts", grid, THREADS, (part, out, kernel.numbers, parts))
         return out.permute(0, 3, 1, 2)
 
