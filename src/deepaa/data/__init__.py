@@ -45,6 +45,7 @@ from deepaa.data.sources import (
     absolute_root as absolute_root,
     absolute_source as absolute_source,
     fetch as fetch,
+    has_columns as has_columns,
     lists_files as lists_files,
     source_name as source_name,
 )
