@@ -343,6 +343,16 @@ def test_damaged_folders_are_one_line(tmp_path):
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("gone", [["state.json"], ["dataset_info.json", "state.json"]])
+def test_folders_that_are_not_all_copied_are_told(tmp_path, gone):
+    pets().save_to_disk(tmp_path / "saved")
+    for name in gone:
+        (tmp_path / "saved" / name).unlink()
+    there_is_no = " and no ".join(sorted(gone, reverse=True))
+    with pytest.raises(ValueError, match=f"beside its .arrow files there is no {there_is_no}$"):
+        load_dataset(tmp_path / "saved")
+
+
 def test_offsets_that_lead_out_of_a_file_do_not_crash(tmp_path):
     """Arrow maps files as they are: an offset of two billion would be read, and end the process."""
     pets().save_to_disk(tmp_path / "saved")

@@ -525,6 +525,17 @@ def test_links_out_of_the_folder_are_refused(pets, tmp_path_factory):
     assert len(read(pets, rows=[*ROWS, ("inside.png", "dog")]).labels) == 7
 
 
+def test_a_folder_of_a_table_and_all_images_names_the_table(pets):
+    (pets / "images").mkdir()
+    for name, _ in ROWS:
+        (pets / name).rename(pets / "images" / name)
+    table = write_csv(pets / "t.csv", "id,label", ROWS)
+    with pytest.raises(ValueError, match="only one class, images; it takes at least two") as error:
+        load_dataset(pets)
+    assert str(error.value).endswith(f"it takes at least two, or give its table: --data {table}")
+    assert len(load_dataset(table).labels) == 6
+
+
 def test_a_folder_without_classes_names_its_table(pets):
     write_csv(pets / "labels.csv", "path,label", ROWS)
     with pytest.raises(ValueError, match=r"6 images but no class folders; .*--data .*/labels\.csv"):

@@ -50,8 +50,10 @@ from deepaa.data.sources import (
     source_name as source_name,
 )
 from deepaa.data.splits import (
+    HOLDOUT as HOLDOUT,
     INDEX as INDEX,
     LabelledImages as LabelledImages,
+    NoTestPartError as NoTestPartError,
     Splits as Splits,
     TrainTest as TrainTest,
     absent_classes as absent_classes,

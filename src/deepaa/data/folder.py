@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deepaa import distributed
+from deepaa.data.hugging_face import saved_advice
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.image_tree import ImageTree
 from deepaa.data.splits import NoTestPartError
@@ -66,7 +67,7 @@ def _check_classes(
         stray = ignored.get("outside a class folder", 0)
         found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
         advice = "put the images of each class into a folder of its own"
-        if (other := table_advice(part)) is not None:
+        if (other := saved_advice(part) or table_advice(part)) is not None:
             advice += f", or {other}"
         raise ValueError(f"{place}: {found}; {advice}")
     if set(names) <= set(PARTS):
@@ -79,7 +80,10 @@ def _check_classes(
             advice = other
         raise ValueError(f"{place}: {missing}; {advice}")
     if len(names) == 1:
-        raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
+        advice = "it takes at least two"
+        if (other := table_advice(part)) is not None:  # beside a folder of all images
+            advice += f", or {other}"
+        raise ValueError(f"{place}: only one class, {shown(names[0])}; {advice}")
 
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:
