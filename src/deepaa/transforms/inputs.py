@@ -230,10 +230,10 @@ def _is_image_array(leaf: Any) -> bool:
 
 def _advice(leaf: Any) -> str:
     """What to do with something that people take for an image."""
-    if isinstance(leaf, np.ndarray) and leaf.dtype.name == "uint16" and leaf.ndim in (2, 3):
-        return _WIDE
-    if isinstance(leaf, np.ndarray) and leaf.ndim == 4:
-        return "; give a batch of arrays as a list of its images: list(batch)"
+    if isinstance(leaf, np.ndarray):
+        return _array_advice(leaf)
+    if type(leaf) is Tensor and leaf.ndim == 2 and min(leaf.shape) > 4:
+        return "; give a grey image its channel: image[None]"
     if isinstance(leaf, str | os.PathLike):
         return "; open the file first: PIL.Image.open(path)"
     if isinstance(leaf, Mapping):
@@ -245,6 +245,22 @@ def _advice(leaf: Any) -> str:
     if getattr(leaf, "__dict__", None) and not callable(leaf):
         kind = type(leaf).__name__
         return f"; {kind} is not looked into: give its parts, augment(sample.image, sample.boxes)"
+    return ""
+
+
+def _array_advice(array: np.ndarray[Any, Any]) -> str:
+    """What to do with an array that people take for an image."""
+    if array.dtype.name == "uint16" and array.ndim in (2, 3):
+        return _WIDE
+    if array.ndim == 4:
+        return (
+            "; give a batch of arrays as a list of its images: list(batch); frames share a draw as "
+            "tv_tensors.Video (T, C, H, W)"
+        )
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and min(array.shape[1:]) > 4:
+        return "; the channels of an array come last: array.transpose(1, 2, 0)"
+    if array.ndim in (2, 3) and array.dtype.kind in "iu" and array.dtype != np.uint8:
+        return "; give 8 bits as array.astype(np.uint8)"
     return ""
 
 
@@ -261,7 +277,8 @@ def check_shape(image: Tensor) -> None:
     if is_video(image) and image.ndim != 4:
         raise ValueError(f"a Video is (T, C, H, W), got shape {shape}; give several in a list")
     if image.ndim not in (3, 4):
-        raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}")
+        video = "; give videos as a list of tv_tensors.Video" if image.ndim == 5 else ""
+        raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}{video}")
     if image.dtype != torch.uint8 and not image.is_floating_point():
         raise TypeError(integer_error(image))
     if 0 in shape[-3:]:
