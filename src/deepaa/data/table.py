@@ -322,6 +322,7 @@ def table_advice(folder: Path) -> str | None:
     parquet = sorted(folder.rglob(f"*{PARQUET}"))
     if len(parquet) < 2:
         tables = [*sorted(p for p in folder.glob("*.*") if is_table(p.name)), *parquet]
+        tables.sort(key=lambda path: "train" not in path.name.lower())
         return f"give its table: --data {shown(tables[0])}" if tables else None
     return (
         f"join its {len(parquet)} Parquet files, as one at a time is read: where they hold images, "
