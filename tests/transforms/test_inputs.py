@@ -121,7 +121,7 @@ def test_agrees_with_torchvision_on_what_is_transformed() -> None:
         ({"path": "cat.png", "label": 3}, TypeError, r"got str, int; .*PIL.Image.open\(path\)"),
         (Path("cat.png"), TypeError, r"got \w+Path; open the file first"),
         (torch.zeros(3, 8, 8, dtype=torch.int64), TypeError, "uint8 or float.*torch.int64"),
-        (torch.zeros(1, 2, 3, 8, 8), ValueError, r"or.*\(1, 2, 3, 8, 8\); .*tv_tensors.Video"),
+        (torch.zeros(1, 2, 3, 8, 8), ValueError, r"or.*\(1, 2, 3, 8, 8\); .*tv_tensors.Video\(b"),
         (torch.zeros(3, 0, 8), ValueError, "no pixels"),
         (np.zeros((0, 8, 3), np.uint8), ValueError, "no pixels"),
         (torch.zeros(224, 200, 3), ValueError, r"like \(H, W, C\).*permute\(2, 0, 1\)"),
