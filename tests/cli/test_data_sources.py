@@ -100,6 +100,47 @@ def test_columns_are_kept_by_a_run(photos: Any, run_cli: Any) -> None:
     assert run_cli("train", "--resume", "run", "--seeds", 2)[0] == 2  # that is a search
 
 
+def test_columns_are_named_where_images_are_only_shown(
+    photos: Any, run_cli: Any, tmp_path: Path
+) -> None:
+    """Pictures, comparisons and pages take the tables that a search takes."""
+    rows = [(name, i, label) for i, (name, label, *_) in enumerate(photos)]
+    write_csv(Path("t.csv"), "what,label,kind", rows)
+    write_csv(Path("usual.csv"), "path,class", [(name, label) for name, _, label in rows])
+    columns = ("--columns", "path=what,label=kind")
+    commands = (
+        ("preview", "deepta", "--out", "{}.png"),
+        ("compare", "deepta", "randaugment", "--samples", "{}.png"),
+        ("report", "deepta", "--out", "{}.html"),
+    )
+    for command in commands:
+        made = []
+        for data, more in (("t.csv", columns), ("usual.csv", ())):
+            given = (word.format(data) for word in command)
+            code, _, err = run_cli(*given, "--data", data, *more)
+            assert code == 0, err
+            made.append(Path(command[-1].format(data)))
+        if made[0].suffix == ".png":
+            assert made[0].read_bytes() == made[1].read_bytes()
+        else:
+            pages = [re.findall(r"data:image/png;base64,[^\"']*", p.read_text()) for p in made]
+            assert len(pages[0]) > 20
+            assert pages[0] == pages[1]
+            assert "Images of each class cannot be shown" not in made[0].read_text()
+        some = (word.format("x") for word in command)
+        code, _, err = run_cli(*some, "--data", "t.csv")
+        assert code == 2
+        assert "no column of paths such as image or path; it has what, label, kind. Say" in err
+        some = (word.format("x") for word in command)
+        assert (
+            run_cli(*some, *columns)[2]
+            == "error: --columns path=what,label=kind goes with --data\n"
+        )
+        some = (word.format("x") for word in command)
+        code, _, err = run_cli(*some, *columns, "--data", "photos")
+        assert (code, "photos has no columns" in err) == (2, True), err
+
+
 def test_a_table_and_shards_train_alike(table: Path, shards: Path, run_cli: Any) -> None:
     found = []
     for data, out in ((table, "a"), ("shards", "b"), ("shards/{train,test}-0.tar", "c")):

@@ -170,6 +170,15 @@ def test_test_images_without_labels_are_left_alone(
     assert "so it is left alone; the test images are those of val" in caplog.text
 
 
+def test_without_test_images_nothing_is_decoded(command: Any, decoded: list[str]) -> None:
+    Path("tree/val").rename("elsewhere")
+    code, _, err = command(*STREAM, "--policy", "none", "--dry-run")
+    assert code == 2
+    assert "--stream needs one: without --stream, 0.1 of the training images are held out" in err
+    assert len(err.splitlines()) == 1
+    assert not decoded
+
+
 def test_a_class_without_test_images_is_named(
     command: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

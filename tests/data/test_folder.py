@@ -175,6 +175,54 @@ def test_parts_without_classes_are_not_classes(tmp_path):
         list_images(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("Testing", "Training"),
+        ("TEST", "Train"),
+        ("test_images", "train_images"),
+        ("val-set", "train-set"),
+        ("seg_pred", "seg_test", "seg_train"),
+        ("images.test", "images.train", "other"),
+    ],
+)
+def test_parts_by_other_names_are_not_taken_for_classes(tmp_path, names):
+    for name in names:
+        touch(tmp_path / name / "1.png")
+    message = "are parts of a data set by their names, and would be taken for classes; "
+    with pytest.raises(ValueError, match=message) as error:
+        list_images(tmp_path)
+    assert str(error.value).endswith("; name them train and test, with a folder for each class "
+                                     "inside of them")  # fmt: skip
+    for name in names:
+        touch(tmp_path / name / "cat" / "1.png")
+        touch(tmp_path / name / "dog" / "1.png")
+    train = next(name for name in names if "train" in name.lower())
+    with pytest.raises(ValueError, match=f"; give one of them, --data .*/{train}, or name them"):
+        list_images(tmp_path)
+    assert list_images(tmp_path / train).class_names == ("cat", "dog")
+    for table in ("sample.csv", "train.csv"):
+        (tmp_path / table).write_text("id,label")
+    with pytest.raises(ValueError, match=r"; give its table: --data .*/train\.csv$"):
+        list_images(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("bus", "car", "train"),
+        ("test negative", "test positive"),
+        ("steam train", "test track"),
+        ("flight_training", "training_ground"),
+        ("train", "validated", "tested"),
+    ],
+)
+def test_classes_may_be_called_much_as_parts(tmp_path, names):
+    for name in names:
+        touch(tmp_path / name / "1.png")
+    assert list_images(tmp_path).class_names == tuple(sorted(names))
+
+
 # Links
 
 

@@ -15,6 +15,7 @@ from deepaa.data.load import DataSpec, as_images, load_dataset, load_images
 from deepaa.data.scan import BadImagesError
 from deepaa.data.splits import NoTestPartError
 from deepaa.data.streaming import StreamedImages
+from deepaa.report.classes import find_classes
 
 datasets = pytest.importorskip("datasets")
 pyarrow = pytest.importorskip("pyarrow")
@@ -172,6 +173,9 @@ def test_a_data_set_of_the_cache_by_its_name(folder, tmp_path):
     stream = StreamedImages("hf:someone/pets", 24, train=True, workers=0)
     assert len(next(stream.batches(0, 8)).images) == 8
     assert load_images("hf:someone/pets", 3, 8).shape == (3, 3, 8, 8)
+    shown = find_classes({}, Path("hf:someone/pets"), 8)
+    assert shown.images is not None, shown.note
+    assert [name for name, _ in shown.images.groups] == ["dog", "cat"]
 
 
 def test_a_name_that_is_not_there():
@@ -337,6 +341,16 @@ def test_damaged_folders_are_one_line(tmp_path):
         with pytest.raises(ValueError, match="saved: cannot be read by datasets: ") as error:
             load_dataset(tmp_path / "saved")
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("gone", [["state.json"], ["dataset_info.json", "state.json"]])
+def test_folders_that_are_not_all_copied_are_told(tmp_path, gone):
+    pets().save_to_disk(tmp_path / "saved")
+    for name in gone:
+        (tmp_path / "saved" / name).unlink()
+    there_is_no = " and no ".join(sorted(gone, reverse=True))
+    with pytest.raises(ValueError, match=f"beside its .arrow files there is no {there_is_no}$"):
+        load_dataset(tmp_path / "saved")
 
 
 def test_offsets_that_lead_out_of_a_file_do_not_crash(tmp_path):

@@ -333,9 +333,76 @@ def test_missing_files_are_named_and_may_be_skipped(pets):
     )
 
 
-def test_names_without_their_suffix_are_told(pets):
-    with pytest.raises(FileNotFoundError, match=r"row 2 names .*/0\. There is 0\.png: write names"):
-        read(pets, "id,label", [(i, label) for i, (_, label) in enumerate(ROWS)], columns="path=id")
+def test_names_with_another_suffix_are_told(pets):
+    rows = [(f"{i}.jpg", label) for i, (_, label) in enumerate(ROWS)]
+    with pytest.raises(FileNotFoundError, match=r"row 2 names .*/0\.jpg\. There is 0\.png: write"):
+        read(pets, "id,label", rows)
+
+
+@pytest.mark.parametrize("suffix", ["", ".png"])
+@pytest.mark.parametrize("inside", [".", "pictures", "pictures/all"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_tables_of_names_are_those_of_paths(pets, caplog, suffix, inside, ending):
+    """As competitions have them: a table of names beside a folder of files."""
+    expected = read(pets).images
+    (pets / inside).mkdir(parents=True, exist_ok=True)
+    for name, _ in ROWS:
+        (pets / name).rename(pets / inside / name)
+    names = [f"{i}{suffix}" for i in range(6)]
+    labels = [label for _, label in ROWS]
+    table = pets / f"names.{ending}"
+    if ending == "csv":
+        write_csv(table, "image_id,breed", zip(names, labels, strict=True))
+    else:
+        parquet = pytest.importorskip("pyarrow.parquet")
+        arrow = pytest.importorskip("pyarrow").table({"image_id": names, "breed": labels})
+        parquet.write_table(arrow, table)
+    found = load_dataset(table)
+    assert torch.equal(found.images, expected)
+    assert found.files == tuple(os.path.normpath(f"{inside}/{name}") for name, _ in ROWS)
+    stream = StreamedImages(table, 8, train=True, workers=0)
+    assert len(stream) == 6
+    said = [record.getMessage() for record in caplog.records]
+    lie, end = inside != ".", not suffix
+    parts = [f"lie in {inside}"] * lie + ["end with .png"] * end
+    want = [f"{table}: the files that it names {' and '.join(parts)}"] if parts else []
+    assert said == want  # once, and not where the table says it all
+
+
+def test_files_are_looked_for_where_no_first_one_is_there(pets):
+    """A file that is missing is a bad one, and others are not looked for elsewhere."""
+    (pets / "old").mkdir()
+    (pets / "old" / "gone.png").write_bytes(png(3))
+    with pytest.raises(BadImagesError, match=r"1 of 7 files is bad \(1 missing\): gone\.png"):
+        read(pets, rows=[("gone.png", "cat"), *ROWS])
+
+
+def test_a_name_of_two_files_is_refused(pets):
+    rows = [(f"x{i}", label) for i, (_, label) in enumerate(ROWS)]
+    for part in ("train", "test"):
+        (pets / part).mkdir()
+        (pets / part / "x1.png").write_bytes(png(3))
+    with pytest.raises(ValueError, match=r"t\.csv: x1 may be test/x1\.png, train/x1\.png; write"):
+        read(pets, "id,label", rows)
+    (pets / "test" / "x1.png").rename(pets / "x1.jpg")
+    (pets / "x1.png").write_bytes(png(3))
+    with pytest.raises(ValueError, match=r"t\.csv: x1 may be x1\.png, x1\.jpg; write names with"):
+        read(pets, "id,label", rows)
+    (pets / "x1.png").unlink()
+    with pytest.raises(BadImagesError, match=r"5 of 6 files are bad \(5 missing\): x0\.jpg"):
+        read(pets, "id,label", rows)  # what lies beside the table is taken first
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links")
+def test_links_and_hidden_folders_are_not_looked_into(pets, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside")
+    (pets / ".hidden").mkdir()
+    for name, _ in ROWS:
+        (outside / name).write_bytes((pets / name).read_bytes())
+        (pets / name).rename(pets / ".hidden" / name)
+    (pets / "link").symlink_to(outside)
+    with pytest.raises(FileNotFoundError, match=r"none of its 6 files is there; row 2 names"):
+        read(pets)
 
 
 def test_damaged_files_are_found_before_anything_else(pets):
@@ -456,6 +523,17 @@ def test_links_out_of_the_folder_are_refused(pets, tmp_path_factory):
         assert len(read(pets, rows=[*ROWS, (name, "cat")], outside_links=True).labels) == 7
     (pets / "inside.png").symlink_to("0.png")
     assert len(read(pets, rows=[*ROWS, ("inside.png", "dog")]).labels) == 7
+
+
+def test_a_folder_of_a_table_and_all_images_names_the_table(pets):
+    (pets / "images").mkdir()
+    for name, _ in ROWS:
+        (pets / name).rename(pets / "images" / name)
+    table = write_csv(pets / "t.csv", "id,label", ROWS)
+    with pytest.raises(ValueError, match="only one class, images; it takes at least two") as error:
+        load_dataset(pets)
+    assert str(error.value).endswith(f"it takes at least two, or give its table: --data {table}")
+    assert len(load_dataset(table).labels) == 6
 
 
 def test_a_folder_without_classes_names_its_table(pets):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from blobs import Net, blobs, trained
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 import deepaa
 from deepaa import CIFAR, Operation, Policy, SearchConfig, load_policy
@@ -366,6 +366,36 @@ def test_data_sets_of_torch_that_do_not_fit(images: Any) -> None:
         find_policy(Pictures(images, "float"))
     with pytest.raises(TypeError, match="Stream has no length"):
         find_policy(Stream())
+
+
+def test_what_is_given_in_place_of_a_loader(images: Any) -> None:
+    pictures = Pictures(images, "uint8")
+    with pytest.raises(
+        TypeError, match=r"got DataLoader; give its data set, loader\.dataset, with"
+    ):
+        find_policy(DataLoader(pictures))
+    assert torch.equal(as_images(DataLoader(pictures).dataset).images, images[0])
+
+
+def test_what_is_given_in_place_of_a_data_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    for i in range(6):
+        Image.new("RGB", (8, 8), (40 * i, 0, 0)).save(tmp_path / f"{i}.png")
+    paths = [str(tmp_path / f"{i}.png") for i in range(6)]
+    frame = pandas.DataFrame({"path": paths, "label": list("ababab")})
+    with pytest.raises(TypeError, match=r"got DataFrame; write it, table\.to_csv") as error:
+        find_policy(frame)
+    line = str(error.value).split("write it, ")[1].split(", and give")[0]
+    place = tmp_path / "table.csv"
+    exec(line.replace("'table.csv'", f"r'{place}'"), {"table": frame})
+    assert as_images(place).labels.tolist() == [0, 1, 0, 1, 0, 1]
+
+
+def test_what_is_given_in_place_of_a_stream_of_shards(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    (tmp_path / "a.tar").touch()
+    with pytest.raises(TypeError, match=r"WebDataset has no length; .*; give its shards, as 'tr"):
+        find_policy(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False))
 
 
 def test_more_classes_than_the_model_has(images: Any) -> None:

@@ -26,6 +26,10 @@ def boxes(n: int) -> Any:
     return tv_tensors.BoundingBoxes(rows, format="XYXY", canvas_size=(16, 24))
 
 
+def points(*shape: int) -> Any:
+    return tv_tensors.KeyPoints(torch.ones(*shape, 2), canvas_size=(16, 24))
+
+
 def masks(*shape: int) -> Any:
     return tv_tensors.Mask(torch.zeros(*shape, 16, 24, dtype=torch.uint8))
 
@@ -39,6 +43,8 @@ ONE = torch.tensor([3])
     [
         ((PICTURE, {"boxes": TWO, "labels": ONE}), "in [1]: 'labels' has 1 and 'boxes' has 2, and"),
         ({"image": PICTURE, "boxes": TWO, "masks": masks(3)}, "'masks' has 3 and 'boxes' has 2, a"),
+        ({"image": PICTURE, "boxes": TWO, "keypoints": points(3, 17)}, "'keypoints' has 3 and 'bo"),
+        ((PICTURE, {"boxes": TWO, "keypoints": points(1, 5)}), "in [1]: 'keypoints' has 1 and 'bo"),
         ({"image": PICTURE, "bboxes": TWO, "area": torch.ones(3)}, "'area' has 3 and 'bboxes' has"),
         ({"image": PICTURE, "boxes": boxes(0), "labels": ONE}, "'labels' has 1 and 'boxes' has 0,"),
         ((PICTURE, {"boxes": TWO, "iscrowd": np.zeros(1, bool)}), "in [1]: 'iscrowd' has 1 and 'b"),
@@ -74,6 +80,8 @@ def test_other_numbers_than_boxes_are_named(sample: Any, told: str) -> None:
         {"labels": torch.ones(20, dtype=torch.bool), "label": ONE, "image_id": ONE},
         {"labels": torch.tensor(3), "masks": masks(), "area": 7.0},
         {"labels": torch.zeros(1, 2, dtype=torch.int64), "masks": masks(1), "mask": masks(3)},
+        {"keypoints": points(2, 17)},
+        {"keypoints": points(17)},  # of the image
         {"labels": ["a"], "iscrowd": None, "masks": masks(4, 3)},
         {"proposals": boxes(9), "labels": torch.tensor([1, 2])},
     ],
@@ -87,6 +95,7 @@ def test_what_has_no_boxes_of_one_kind_beside_it_is_taken() -> None:
     FLIP({"image": PICTURE, "labels": ONE, "target": {"boxes": TWO}})
     FLIP({"image": PICTURE, "labels": ONE, "masks": masks(3)})
     FLIP({"video": tv_tensors.Video(noise(5, 3, 16, 24)), "boxes": TWO, "masks": masks(5)})
+    FLIP({"video": tv_tensors.Video(noise(5, 3, 16, 24)), "boxes": TWO, "keypoints": points(5, 4)})
     FLIP({"images": noise(4, 3, 16, 24), "boxes": [TWO] * 4, "labels": torch.arange(4)})
 
 

@@ -105,13 +105,23 @@ def test_agrees_with_torchvision_on_what_is_transformed() -> None:
     [
         ((), TypeError, "no image in this sample.*got nothing"),
         (torch.tensor(3), TypeError, r"no image.*Tensor torch.int64 \(\)"),
-        (torch.zeros(10, 10), TypeError, r"no image.*Tensor torch.float32 \(10, 10\)"),
-        (np.zeros((3, 32, 32), np.uint8), TypeError, r"no image.*ndarray uint8 \(3, 32, 32\)"),
-        (np.zeros((2, 32, 32, 3), np.uint8), TypeError, r"no image.*: list\(batch\)"),
+        (torch.zeros(10, 10), TypeError, r"Tensor torch.float32 \(10, 10\).*: image\[None\]$"),
+        (torch.zeros(7, 4), TypeError, r"no image.*Tensor torch.float32 \(7, 4\)$"),  # boxes
+        (
+            np.zeros((3, 32, 32), np.uint8),
+            TypeError,
+            r"uint8 \(3, 32, 32\); .*transpose\(1, 2, 0\)",
+        ),
+        (np.zeros((9, 8, 3), np.int64), TypeError, r"\(9, 8, 3\); .*array.astype\(np.uint8\)$"),
+        (
+            np.zeros((2, 32, 32, 3), np.uint8),
+            TypeError,
+            r"no image.*: list\(batch\); .*Video \(T, C",
+        ),
         ({"path": "cat.png", "label": 3}, TypeError, r"got str, int; .*PIL.Image.open\(path\)"),
         (Path("cat.png"), TypeError, r"got \w+Path; open the file first"),
         (torch.zeros(3, 8, 8, dtype=torch.int64), TypeError, "uint8 or float.*torch.int64"),
-        (torch.zeros(1, 2, 3, 8, 8), ValueError, r"\(C, H, W\) or.*\(1, 2, 3, 8, 8\)"),
+        (torch.zeros(1, 2, 3, 8, 8), ValueError, r"or.*\(1, 2, 3, 8, 8\); .*tv_tensors.Video\(b"),
         (torch.zeros(3, 0, 8), ValueError, "no pixels"),
         (np.zeros((0, 8, 3), np.uint8), ValueError, "no pixels"),
         (torch.zeros(224, 200, 3), ValueError, r"like \(H, W, C\).*permute\(2, 0, 1\)"),

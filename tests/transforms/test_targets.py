@@ -311,6 +311,48 @@ def test_the_frames_of_a_video_share_one_draw() -> None:
     assert torch.equal(two[1], transform(video, index=3))
 
 
+@pytest.mark.parametrize("place", [pytest.param("cuda", marks=pytest.mark.gpu), "cpu"])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.float32, torch.int16])
+def test_a_batch_of_videos_has_a_draw_for_each(kind: torch.dtype, place: str) -> None:
+    wide = (0, 255) if kind == torch.int16 else None
+    transform = DeepAutoAugment(POLICY, seed=2, cutout_targets="hide", value_range=wide)
+    pixels = noise(4, 5, 3, 16, 24).to(place, kind)
+    videos = tv_tensors.Video(pixels / 255 if kind.is_floating_point else pixels)
+    masks = tv_tensors.Mask(noise(4, 5, 16, 24))
+    targets = [{"boxes": target(i)["boxes"]} for i in range(4)]
+    out, moved, found = transform(videos, masks, targets, index=range(3, 7))
+    assert (type(out), out.dtype, out.shape) == (tv_tensors.Video, kind, videos.shape)
+    assert out.is_contiguous()
+    for i, video in enumerate(plain(videos)):
+        sample = (tv_tensors.Video(video), tv_tensors.Mask(plain(masks)[i]), targets[i])
+        want, mask, boxed = transform(sample, index=3 + i)
+        assert torch.equal(plain(out)[i], plain(want))
+        assert torch.equal(plain(moved)[i], plain(mask))
+        assert same(found[i], boxed)
+        frame = tv_tensors.Image(video[2])  # each frame as the image with this key
+        assert torch.equal(plain(out)[i, 2], plain(transform(frame, index=3 + i)))
+
+
+def test_batches_of_videos_of_every_form() -> None:
+    transform = DeepAutoAugment(POLICY, seed=2)
+    video = noise(1, 3, 8, 8).expand(6, 4, 3, 8, 8)
+    out = plain(transform(tv_tensors.Video(video)))
+    assert (out == out[:, :1]).all()  # frames share a draw
+    assert len({each.numpy().tobytes() for each in out}) > 3  # and videos have their own
+    listed = transform([tv_tensors.Video(video)] * 2)
+    assert [each.shape for each in listed] == [video.shape] * 2
+    assert not torch.equal(*map(plain, listed))
+    beside = transform({"clip": tv_tensors.Video(video), "thumb": tv_tensors.Image(video[:, 0])})
+    assert torch.equal(plain(beside["clip"])[:, 1], plain(beside["thumb"]))
+    for shape in ((0, 4, 3, 8, 8), (2, 0, 3, 8, 8)):
+        empty = transform(tv_tensors.Video(torch.zeros(*shape, dtype=torch.uint8)))
+        assert empty.shape == shape
+    with pytest.raises(ValueError, match=r"like \(N, T, H, W, C\).*permute\(0, 1, 4, 2, 3\)"):
+        transform(tv_tensors.Video(noise(2, 4, 8, 8, 3)))
+    with pytest.raises(ValueError, match=r"one size; got Video .*, Image"):
+        transform(tv_tensors.Video(video), tv_tensors.Image(video[:2, 0]))
+
+
 def test_settings_are_copied() -> None:
     transform = DeepAutoAugment(POLICY, cutout_targets="hide", mask_fill=255)
     assert copy.deepcopy(transform).target_settings == ("hide", 255)
@@ -344,7 +386,7 @@ NAN = float("nan")
         ((BATCH, boxes([1, 1, 2, 2])), "BoundingBoxes beside a batch of 2 images should be in a"),
         ((BATCH, tv_tensors.Mask(noise(3, 16, 24))), r"should be \(2, ..., H, W\), got.*\(3, 16"),
         ([(BATCH, target(0))], "this sample has a batch"),
-        (tv_tensors.Video(noise(2, 5, 3, 16, 24)), r"a Video is \(T, C, H, W\).*\(2, 5, 3, 16"),
+        (tv_tensors.Video(noise(1, 2, 5, 3, 16, 24)), r"a Video is \(T, C, H, W\).*\(1, 2, 5, 3"),
     ],
 )
 def test_bad_targets_are_named(sample: Any, message: str) -> None:

@@ -114,6 +114,14 @@ Columns = Annotated[
         "end with, or a key: label=json:kind.",
     ),
 ]
+ShownColumns = Annotated[
+    str | None,
+    typer.Option(
+        "--columns",
+        metavar="KIND=NAME,...",
+        help="Columns of the table, data set or shards of --data, as in deepaa search.",
+    ),
+]
 OF_DATA = ("data", "size", "root", "on_bad_image", "outside_links", "read", "groups", "columns")
 """The options that say which images are read and how, as `DataSpec.from_options` takes them."""
 
@@ -219,6 +227,12 @@ def named_again(operations: Sequence[str], model: str | None, method: str | None
     named = {"--model": model, "--method": method}
     words += [f" {option} {name}" for option, name in named.items() if is_own_code(name)]
     return "".join(words)
+
+
+def check_columns(columns: str | None, data: Path | None) -> None:
+    """Refuse names of columns where no source is given that could have any."""
+    if columns is not None and data is None:
+        raise ValueError(f"--columns {columns} goes with --data")
 
 
 def check_place(path: Path | None, like: str, option: str = "--out") -> None:

@@ -88,6 +88,7 @@ def preview(
     policy: PolicyName,
     out: Annotated[Path, typer.Option(help="The picture to write, for example grid.png.")],
     data: ShownData = None,
+    columns: options.ShownColumns = None,
     images: Images = 8,
     draws: Draws = 4,
     seed: options.DrawSeed = 0,
@@ -105,6 +106,7 @@ def preview(
 ) -> None:
     """Draw a picture of a policy at work: originals on top, augmented versions below."""
     strengths = _strengths(strength)
+    options.check_columns(columns, data)
     from deepaa.data import load_images
     from deepaa.files import plural
     from deepaa.report import preview_grid
@@ -112,7 +114,7 @@ def preview(
 
     _check_picture(out, "--out")
     loaded = _load(policy, operations)
-    originals = load_images(data, images, size)
+    originals = load_images(data, images, size, columns=columns)
     grid = preview_grid(
         originals,
         loaded,
@@ -148,6 +150,7 @@ def compare(
     ] = None,
     as_json: options.AsJson = False,
     data: ShownData = None,
+    columns: options.ShownColumns = None,
     images: Images = 4,
     draws: Draws = 3,
     seed: options.DrawSeed = 0,
@@ -170,6 +173,7 @@ def compare(
     """
     if len(policies) < 2:
         raise ValueError(f"compare takes two policies or more, got only {policies[0]}")
+    options.check_columns(columns, data)
     import deepaa.report as report
     from deepaa.ops import import_operations
     from deepaa.runs import write_file
@@ -190,7 +194,7 @@ def compare(
     found = report.compare_policies(entries, space=known)
     picture, origin = None, ""
     if samples is not None or kind == ".html":
-        shown = _originals(policies, images, data, size)
+        shown = _originals(policies, images, data, size, columns)
         picture, origin = report.comparison_grid(shown.images, entries, draws, seed), shown.origin
     if out is not None and kind == ".html":
         write_file(out.resolve(), report.comparison_page(found, picture, origin).encode())
@@ -329,7 +333,11 @@ def _size_of(policy: Policy) -> str:
 
 
 def _originals(
-    policies: Sequence[str], count: int, data: Path | None, size: int | None
+    policies: Sequence[str],
+    count: int,
+    data: Path | None,
+    size: int | None,
+    columns: str | None,
 ) -> Originals:
     """The images that policies are compared on: those given, else of the first run among them."""
     from deepaa.report import config_beside, find_originals, named_images
@@ -338,7 +346,7 @@ def _originals(
     config = next(filter(None, map(config_beside, policies)), {})
     if data is None and (named := named_images(config)) is not None:
         notify(f"examples are images of {named}, as the run says; --data takes others")
-    return find_originals(config, count, data, size)
+    return find_originals(config, count, data, size, columns)
 
 
 def _check_picture(path: Path, option: str) -> None:

@@ -46,6 +46,7 @@ def report(
         Path | None,
         typer.Option(help="Images to show, not the search's: a folder, an .npz, a table..."),
     ] = None,
+    columns: options.ShownColumns = None,
     images: Annotated[int, typer.Option(min=1, max=16, help="Images to show.")] = 6,
     classes: Annotated[
         list[str],
@@ -89,6 +90,7 @@ def report(
     from deepaa.runs import notify, write_file
     from deepaa.train import read_results
 
+    options.check_columns(columns, data)
     reports.check_pages()
     if len(set(classes)) > MOST_CLASSES:
         raise ValueError(f"--class takes at most {MOST_CLASSES} names, got {len(set(classes))}")
@@ -103,7 +105,7 @@ def report(
             raise ValueError(f"{path}: no seed is finished yet")
     place = out or (subject.folder / "report.html" if subject.folder else Path("report.html"))
     _check_page(place, force=force)
-    shown = reports.Options(data, size, images, seed, epoch, classes=classes)
+    shown = reports.Options(data, size, images, seed, epoch, classes=classes, columns=columns)
     originals: Originals | None = None
     by_class: FoundClasses | None = None
 

@@ -45,12 +45,15 @@ from deepaa.data.sources import (
     absolute_root as absolute_root,
     absolute_source as absolute_source,
     fetch as fetch,
+    has_columns as has_columns,
     lists_files as lists_files,
     source_name as source_name,
 )
 from deepaa.data.splits import (
+    HOLDOUT as HOLDOUT,
     INDEX as INDEX,
     LabelledImages as LabelledImages,
+    NoTestPartError as NoTestPartError,
     Splits as Splits,
     TrainTest as TrainTest,
     absent_classes as absent_classes,

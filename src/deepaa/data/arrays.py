@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image as PilImage
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from deepaa.data.image_file import Pixels, shown, to_rgb
 from deepaa.data.image_stack import ImageStack, check_memory, stacked, told
@@ -283,12 +283,14 @@ def given_images(data: object) -> LabelledImages:
     kind = type(data).__name__
     if isinstance(data, Dataset):
         if not hasattr(data, "__len__"):
-            raise TypeError(f"{kind} has no length; a data set that is read by number is needed")
+            advice = "; give its shards, as 'train-{000..127}.tar'" if kind == "WebDataset" else ""
+            wanted = "a data set that is read by number is needed"
+            raise TypeError(f"{kind} has no length; {wanted}{advice}")
         return labelled(*read_items(data, kind), kind, "train")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
             "data should be a source, a path, a torch Dataset, (images, labels) or (images, "
-            f"labels, groups), got {kind}"
+            f"labels, groups), got {kind}{_advice(data)}"
         )
     images = _tensor(data[0], "images should be uint8 (N, C, H, W)")
     labels = _tensor(data[1], "labels should be integers (N,)")
@@ -304,6 +306,15 @@ def given_images(data: object) -> LabelledImages:
     labels = labels.long()
     check_classes(labels, names, "tensors", "train")
     return LabelledImages(images, labels, names, "tensors", fingerprint(images, labels))
+
+
+def _advice(data: object) -> str:
+    """What to give in place of something that people take for a data set."""
+    if isinstance(data, DataLoader):
+        return "; give its data set, loader.dataset, without a transform"
+    if hasattr(data, "to_csv"):  # a DataFrame
+        return "; write it, table.to_csv('table.csv', index=False), and give 'table.csv'"
+    return ""
 
 
 def _tensor(values: Any, wanted: str) -> Tensor:

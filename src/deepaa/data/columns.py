@@ -11,6 +11,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "image": (
         *("image", "path", "file", "filename", "file_name", "filepath", "file_path", "image_path"),
         *("image_file", "image_name", "img", "img_path", "img_name", "images", "jpg", "png"),
+        *("image_id", "id"),  # in tables of competitions names of files, often without a suffix
     ),
     "label": (
         *("label", "labels", "class", "class_name", "classname", "label_name", "category"),

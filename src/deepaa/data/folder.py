@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from deepaa import distributed
+from deepaa.data.hugging_face import saved_advice
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.image_tree import ImageTree
+from deepaa.data.listing import PART_NAMES
 from deepaa.data.splits import NoTestPartError
 from deepaa.data.table import table_advice
 from deepaa.files import plural
@@ -66,12 +69,22 @@ def _check_classes(
         stray = ignored.get("outside a class folder", 0)
         found = f"{plural(stray, 'image')} but no class folders" if stray else "no class folders"
         advice = "put the images of each class into a folder of its own"
-        if (other := table_advice(part)) is not None:
+        if (other := saved_advice(part) or table_advice(part)) is not None:
             advice += f", or {other}"
         raise ValueError(f"{place}: {found}; {advice}")
     if set(names) <= set(PARTS):
         advice = "put the images of each class into a folder of its own inside them"
+        if (other := table_advice(part)) is not None:
+            advice += f", or {other}"
         raise ValueError(f"{place}: {listed(names)} hold images directly; {advice}")
+    if parts := _named_like_parts(names):
+        advice = "name them train and test, with a folder for each class inside of them"
+        if (other := table_advice(part)) is not None:
+            advice = other
+        elif _folders(train := part / parts["train"]):
+            advice = f"give one of them, --data {shown(train)}, or {advice}"
+        what = "parts of a data set by their names, and would be taken for classes"
+        raise ValueError(f"{place}: {listed([*parts.values()])} are {what}; {advice}")
     if empty:
         missing = f"no images for {len(empty)} of {len(names)} classes: {listed(empty)}"
         advice = f"looked for {' '.join(SUFFIXES)}"
@@ -79,7 +92,23 @@ def _check_classes(
             advice = other
         raise ValueError(f"{place}: {missing}; {advice}")
     if len(names) == 1:
-        raise ValueError(f"{place}: only one class, {shown(names[0])}; it takes at least two")
+        advice = "it takes at least two"
+        if (other := table_advice(part)) is not None:  # beside a folder of all images
+            advice += f", or {other}"
+        raise ValueError(f"{place}: only one class, {shown(names[0])}; {advice}")
+
+
+def _named_like_parts(names: list[str]) -> dict[str, str]:
+    """Folders such as train_images and test_images, by part: else their names are alike."""
+    alike: dict[tuple[str, ...], dict[str, str]] = {}
+    for name in names:
+        words = re.split(r"[\W_]+", name.lower())
+        kinds = [PART_NAMES[word] for word in words if word in PART_NAMES]
+        if len(kinds) == 1:
+            others = tuple(word for word in words if word not in PART_NAMES)
+            alike.setdefault(others, {})[kinds[0]] = name
+    found = (parts for parts in alike.values() if "train" in parts and len(parts) > 1)
+    return next(found, {})
 
 
 def _part(root: Path, split: str) -> tuple[Path, Path]:

@@ -82,10 +82,19 @@ def is_name(source: str) -> bool:
 
 def is_saved(folder: Path) -> bool:
     """Whether `save_to_disk` made this folder."""
-    names = ("state.json", "dataset_info.json")
-    return (folder / "dataset_dict.json").is_file() or all(
-        (folder / name).is_file() for name in names
-    )
+    return (folder / "dataset_dict.json").is_file() or not _lacks(folder)
+
+
+def saved_advice(folder: Path) -> str | None:
+    """What to do with a folder that holds rows of Arrow, but not all that `save_to_disk` makes."""
+    if not (lacks := _lacks(folder)) or next(folder.glob("*.arrow"), None) is None:
+        return None
+    return f"save its data set again: beside its .arrow files there is no {' and no '.join(lacks)}"
+
+
+def _lacks(folder: Path) -> list[str]:
+    """What `save_to_disk` writes beside the rows of a data set, and is not there."""
+    return [name for name in ("state.json", "dataset_info.json") if not (folder / name).is_file()]
 
 
 def is_dataset(value: object) -> bool:

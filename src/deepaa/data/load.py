@@ -37,6 +37,7 @@ from deepaa.data.sources import (
     has_columns,
     list_source,
     lists_files,
+    refuse_columns,
     rows_tree,
     source_name,
     unknown_source,
@@ -381,5 +382,6 @@ def load_images(
     elif has_columns(source):
         found = read_some_of(list_source(source, columns=columns), limit, size)
     else:
+        refuse_columns(columns, source)
         found = read_some(path, limit, size)
     return torch.from_numpy(found)

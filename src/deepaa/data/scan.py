@@ -67,10 +67,10 @@ class ScanReport(NamedTuple):
     def bad_summary(self) -> str:
         """The bad files in one line: how many of each reason, and the first ten by name."""
         counts = Counter(str(file.reason) for file in self.bad).most_common()
-        reasons = ", ".join(f"{n} {reason}" for reason, n in counts)
+        reasons = ", ".join(f"{n:,} {reason}" for reason, n in counts)
         names = listed([f"{shown(file.path)} ({file.detail})" for file in self.bad], "; ")
         bad = "is bad" if len(self.bad) == 1 else "are bad"
-        return f"{len(self.bad)} of {plural(self.files, 'file')} {bad} ({reasons}): {names}"
+        return f"{len(self.bad):,} of {plural(self.files, 'file')} {bad} ({reasons}): {names}"
 
     def lines(self) -> list[str]:
         """What a person should know, one line for each thing; nothing where all is well."""

@@ -108,8 +108,7 @@ def list_source(
     source = with_home(source)
     path, groups = Path(source), groups if split == "train" else None
     if not has_columns(source):
-        if columns is not None:
-            raise ValueError(f"--columns {shown(columns)}: {shown(source)} has no columns")
+        refuse_columns(columns, source)
         tree = list_images(path, split, outside_links=outside_links)
         return tree if groups is None else tree._replace(groups=folder_groups(tree, groups))
     if is_name(source) or (path.is_dir() and is_saved(path)):
@@ -121,6 +120,12 @@ def list_source(
     else:
         listing = list_table(path, given, column, outside_links=outside_links)
     return _with_groups(listing.tree(split), split, listing.place, groups)
+
+
+def refuse_columns(columns: str | None, source: str) -> None:
+    """Raise ValueError for names of columns, where a source has none."""
+    if columns is not None:
+        raise ValueError(f"--columns {shown(columns)}: {shown(source)} has no columns")
 
 
 def rows_tree(

@@ -18,6 +18,7 @@ from deepaa.data.columns import Columns, find_columns, require
 from deepaa.data.image_file import SUFFIXES, listed, shown
 from deepaa.data.listing import Listing, known_label, label_text, part_of
 from deepaa.data.parquet import Parquet
+from deepaa.data.table_files import Place, find_place
 from deepaa.files import open_regular, plural
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -209,7 +210,7 @@ def _folder(path: Path, table: Table) -> Path:
         return path.parent
     try:
         first = table.columns["image"][0]
-        near, far = (_path(each.parent, first).exists() for each in (path, path.resolve()))
+        near, far = (Place(each.parent).file(first).exists() for each in (path, path.resolve()))
     except (OSError, ValueError):  # the rows are not looked at yet
         return path.parent
     return path.resolve().parent if far and not near else path.parent
@@ -218,9 +219,9 @@ def _folder(path: Path, table: Table) -> Path:
 def _files(folder: Path, table: Table, place: str) -> tuple[list[Path], list[int], dict[str, int]]:
     """The files, the row of each, and how many rows only say again what one has said."""
     rows: dict[Path, int] = {}
-    again = 0
+    again, where = 0, find_place(folder, table.columns["image"], place)
     for i, value in enumerate(table.columns["image"]):
-        file = _checked(lambda text: _path(folder, text), value, place, table.numbers[i])
+        file = _checked(where.file, value, place, table.numbers[i])
         first = rows.setdefault(file, i)
         if first == i:
             continue
@@ -233,24 +234,6 @@ def _files(folder: Path, table: Table, place: str) -> tuple[list[Path], list[int
                     f"{listed([_said(column[first])])}"
                 )
     return list(rows), list(rows.values()), {"row of a file again": again} if again else {}
-
-
-def _path(folder: Path, value: object) -> Path:
-    """Where the file of a row lies."""
-    if not isinstance(value, str | bytes):
-        kind = "no path" if value is None else f"the path is a {type(value).__name__}"
-        raise ValueError(f"{kind}, expected the name of a file")
-    text = os.fsdecode(value).strip()
-    if not text:
-        raise ValueError("no path")
-    if re.match(r"\w{2,}://", text):
-        raise ValueError(f"{listed([text])} is an address; fetch the files, and name them")
-    if "\0" in text:
-        raise ValueError(f"{listed([text])} is no name of a file")
-    if text.startswith("~/"):
-        text = os.path.expanduser(text)  # noqa: PTH111  # of a million rows
-    whole = os.path.join(folder, text.replace("\\", os.sep))  # noqa: PTH118  # of a million rows
-    return Path(os.path.normpath(whole))
 
 
 def _said(value: object) -> str:
@@ -324,11 +307,10 @@ def _check_files(listing: Listing, *, outside_links: bool) -> None:
 def _nothing_there(listing: Listing) -> str:
     """What to say of a table of which no file is there."""
     first = listing.files[0]
-    with_suffix = (first.with_name(first.name + suffix) for suffix in SUFFIXES)
-    near = next((path for path in with_suffix if path.exists()), None)
+    near = next((p for p in map(first.with_suffix, SUFFIXES) if p.exists()), None)
     advice = "Relative paths start at the folder of the table"
     if near is not None:
-        advice = f"There is {listed([near.name])}: write names with their suffix"
+        advice = f"There is {listed([near.name])}: write names with that suffix"
     return (
         f"{listing.place}: none of its {len(listing.files):,} files is there; "
         f"{listing.where(0)} names {listed([str(first)])}. {advice}"
@@ -340,6 +322,7 @@ def table_advice(folder: Path) -> str | None:
     parquet = sorted(folder.rglob(f"*{PARQUET}"))
     if len(parquet) < 2:
         tables = [*sorted(p for p in folder.glob("*.*") if is_table(p.name)), *parquet]
+        tables.sort(key=lambda path: "train" not in path.name.lower())
         return f"give its table: --data {shown(tables[0])}" if tables else None
     return (
         f"join its {len(parquet)} Parquet files, as one at a time is read: where they hold images, "

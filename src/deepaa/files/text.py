@@ -49,7 +49,7 @@ def listed(names: Sequence[str], separator: str = ", ") -> str:
     short = (name if len(name) <= NAME_LENGTH else f"{name[:NAME_LENGTH]}..." for name in names)
     first = separator.join(shown(name) for name, _ in zip(short, range(LISTED), strict=False))
     end = ";" if separator == "; " else ""
-    return f"{first}{end} and {len(names) - LISTED} more" if len(names) > LISTED else first
+    return f"{first}{end} and {len(names) - LISTED:,} more" if len(names) > LISTED else first
 
 
 def columns_of(stream: TextIO) -> int:

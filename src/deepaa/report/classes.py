@@ -9,7 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from deepaa.data import ClassImages, DataSpec, UnknownClassError, load_class_images
+from deepaa.data import (
+    ClassImages,
+    DataSpec,
+    UnknownClassError,
+    has_columns,
+    load_class_images,
+)
 from deepaa.ops import apply_batch, sample_keys
 from deepaa.policy import Policy
 from deepaa.report.pictures import is_exact, small_url
@@ -54,17 +60,21 @@ def find_classes(
     data: Path | None = None,
     size: int | None = None,
     wanted: Sequence[str] = (),
+    columns: str | None = None,
 ) -> FoundClasses:
     """Images of some classes of `data` if given, else of the run's images, else embedded ones.
 
     Args:
         config: A run's settings; empty for a policy without a run.
         wanted: Names of classes; other ones than there are raise `UnknownClassError`.
+        columns: As `DataSpec.columns`, of `data`.
     """
     entry = config.get("source", {}).get("data")
     try:
         if data is not None:
-            spec = DataSpec.from_options(str(data.absolute()), size=size)
+            place = data.expanduser()  # a folder, also where a data set has its name
+            source = str(place) if has_columns(str(place)) else str(place.absolute())
+            spec = DataSpec.from_options(source, size=size, columns=columns)
         else:
             spec = DataSpec() if entry is None else DataSpec.from_json(entry)
             spec = replace(spec, size=size or spec.size)

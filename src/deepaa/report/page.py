@@ -54,6 +54,8 @@ class Options(NamedTuple):
     """Whether the page reloads itself."""
     classes: Sequence[str] = ()
     """Names of the classes to show, instead of some that are spread evenly."""
+    columns: str | None = None
+    """Which columns of the data hold what, as `DataSpec.columns`."""
 
 
 DEFAULT = Options()
@@ -155,14 +157,16 @@ def _filled(part: PolicyPart, epoch: int) -> PolicyPart:
 
 def originals_of(subject: Subject, options: Options) -> Originals:
     """The images that the page shows."""
-    config = subject.config_of_images
-    return pictures.find_originals(config, options.images, options.data, options.size)
+    return pictures.find_originals(
+        subject.config_of_images, options.images, options.data, options.size, options.columns
+    )
 
 
 def classes_of(subject: Subject, options: Options) -> FoundClasses:
     """The images that the page shows of each class."""
-    config = subject.config_of_images
-    return by_class.find_classes(config, options.data, options.size, options.classes)
+    return by_class.find_classes(
+        subject.config_of_images, options.data, options.size, options.classes, options.columns
+    )
 
 
 def draws_images(subject: Subject, options: Options) -> bool:

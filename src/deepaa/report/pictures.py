@@ -62,15 +62,20 @@ class PictureRow(NamedTuple):
 
 
 def find_originals(
-    config: Mapping[str, Any], count: int, data: Path | None = None, size: int | None = None
+    config: Mapping[str, Any],
+    count: int,
+    data: Path | None = None,
+    size: int | None = None,
+    columns: str | None = None,
 ) -> Originals:
     """Images of `data` if given, else of the run, else embedded ones with the reason.
 
     Args:
         config: A run's settings; empty for a policy without a run.
+        columns: As `DataSpec.columns`, of `data`.
     """
     if data is not None:
-        return Originals(load_images(data, count, size), f"Images of {data}.")
+        return Originals(load_images(data, count, size, columns=columns), f"Images of {data}.")
     entry, what = config.get("source", {}).get("data"), work_of(config)
     spec = DataSpec.from_json(entry) if entry is not None else None
     if not config:

@@ -18,11 +18,13 @@ from torch.utils.data import DataLoader
 
 from deepaa import distributed
 from deepaa.data import (
+    HOLDOUT,
     INDEX,
     Crop,
     DataSpec,
     DecodingRate,
     LabelledImages,
+    NoTestPartError,
     StreamedImages,
     TrainTest,
     absent_classes,
@@ -318,8 +320,12 @@ def stream_images(
     options |= {"on_bad_image": spec.on_bad_image, "outside_links": spec.outside_links}
     options |= {"columns": spec.columns}
     folder = partial(StreamedImages, spec.data, spec.size, reading=spec.reading, **options)
+    try:  # before the training images, of which there may be a million to look at
+        test, name = folder(train=False, known=known.get("test")), source_name(spec.data)
+    except NoTestPartError as error:
+        advice = f"without --stream, {HOLDOUT:g} of the training images are held out for it"
+        raise NoTestPartError(f"{error}; --stream needs one: {advice}") from error
     train = folder(train=True, crop=crop, known=known.get("train"))
-    test, name = folder(train=False, known=known.get("test")), source_name(spec.data)
     if train.class_names != test.class_names:
         raise ValueError(f"{name}: the test images have other classes than the training images")
     absent = absent_classes(test.class_names, test.labels)

@@ -12,8 +12,10 @@ from torch.utils._pytree import tree_leaves
 from deepaa.transforms import inputs
 from deepaa.transforms.where import SAMPLE
 
-PER_BOX = ("labels", "class_labels", "area", "iscrowd", "masks")
+PER_BOX = ("labels", "class_labels", "area", "iscrowd", "masks", "keypoints")
 """What torchvision and transformers call what has one item for each box of a dictionary."""
+TARGETS = ("masks", "keypoints")
+"""Those of them that move with the image."""
 Steps = tuple[tuple[Any, object], ...]
 """The containers on the way to something in a sample, each with the key or place that is taken."""
 
@@ -22,11 +24,11 @@ def refuse_uneven(sample: Any) -> None:
     """Raise ValueError where boxes and their labels, masks or the like differ in number.
 
     torchvision's `SanitizeBoundingBoxes` takes labels in the same way. Vectors of floats and bools
-    are labels of an image, and one mask alone is a mask of it.
+    are labels of an image, one mask alone is a mask of it, and so are key points (K, 2).
     """
     for steps, held in _dicts(sample, ()):
         for name, many, key, n, item in _uneven(held):
-            if name == "masks" and any(map(inputs.is_video, tree_leaves(sample))):
+            if name in TARGETS and any(map(inputs.is_video, tree_leaves(sample))):
                 continue  # one for each frame
             place = _place(steps, item)
             raise ValueError(
@@ -85,9 +87,9 @@ def _is_boxes(value: Any) -> bool:
 
 def _count(name: str, value: Any) -> int | None:
     """How many boxes a value tells about; None if it seems to be about something else."""
-    if name == "masks":
-        several = inputs.is_target(value) and value.ndim == 3 and len(value) != 1
-        return len(value) if several else None
+    if name in TARGETS:
+        several = inputs.is_target(value) and value.ndim == 3
+        return len(value) if several and (name != "masks" or len(value) != 1) else None
     if not isinstance(value, Tensor | np.ndarray) or value.ndim != 1:
         return None
     return len(value) if "int" in str(value.dtype) or not name.endswith("labels") else None

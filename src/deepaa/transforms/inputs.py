@@ -230,10 +230,10 @@ def _is_image_array(leaf: Any) -> bool:
 
 def _advice(leaf: Any) -> str:
     """What to do with something that people take for an image."""
-    if isinstance(leaf, np.ndarray) and leaf.dtype.name == "uint16" and leaf.ndim in (2, 3):
-        return _WIDE
-    if isinstance(leaf, np.ndarray) and leaf.ndim == 4:
-        return "; give a batch of arrays as a list of its images: list(batch)"
+    if isinstance(leaf, np.ndarray):
+        return _array_advice(leaf)
+    if type(leaf) is Tensor and leaf.ndim == 2 and min(leaf.shape) > 4:
+        return "; give a grey image its channel: image[None]"
     if isinstance(leaf, str | os.PathLike):
         return "; open the file first: PIL.Image.open(path)"
     if isinstance(leaf, Mapping):
@@ -248,6 +248,22 @@ def _advice(leaf: Any) -> str:
     return ""
 
 
+def _array_advice(array: np.ndarray[Any, Any]) -> str:
+    """What to do with an array that people take for an image."""
+    if array.dtype.name == "uint16" and array.ndim in (2, 3):
+        return _WIDE
+    if array.ndim == 4:
+        return (
+            "; give a batch of arrays as a list of its images: list(batch); frames share a draw as "
+            "tv_tensors.Video (T, C, H, W)"
+        )
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and min(array.shape[1:]) > 4:
+        return "; the channels of an array come last: array.transpose(1, 2, 0)"
+    if array.ndim in (2, 3) and array.dtype.kind in "iu" and array.dtype != np.uint8:
+        return "; give 8 bits as array.astype(np.uint8)"
+    return ""
+
+
 def described(leaf: Any) -> str:
     """The kind of a leaf, and its shape if it has one."""
     if isinstance(leaf, Tensor | np.ndarray):
@@ -258,16 +274,21 @@ def described(leaf: Any) -> str:
 def check_shape(image: Tensor) -> None:
     """Raise for a tensor that is no image or batch, with a hint for (H, W, C)."""
     shape = tuple(image.shape)
-    if is_video(image) and image.ndim != 4:
-        raise ValueError(f"a Video is (T, C, H, W), got shape {shape}; give several in a list")
-    if image.ndim not in (3, 4):
-        raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}")
+    if is_video(image) and image.ndim not in (4, 5):
+        raise ValueError(f"a Video is (T, C, H, W) or (N, T, C, H, W), got shape {shape}")
+    if image.ndim not in (3, 4) and not is_video(image):
+        video = "; wrap videos, tv_tensors.Video(batch)" if image.ndim == 5 else ""
+        raise ValueError(f"an image tensor is (C, H, W) or (N, C, H, W), got shape {shape}{video}")
     if image.dtype != torch.uint8 and not image.is_floating_point():
         raise TypeError(integer_error(image))
     if 0 in shape[-3:]:
         raise ValueError(f"images have no pixels: shape {shape}")
     if shape[-1] in (1, 3, 4) and min(shape[-3:-1]) > 4:
-        layout, order = ("H, W, C", "2, 0, 1") if image.ndim == 3 else ("N, H, W, C", "0, 3, 1, 2")
+        layout, order = {
+            3: ("H, W, C", "2, 0, 1"),
+            4: ("N, H, W, C", "0, 3, 1, 2"),
+            5: ("N, T, H, W, C", "0, 1, 4, 2, 3"),
+        }[image.ndim]
         raise ValueError(
             f"a tensor of shape {shape} looks like ({layout}), but channels come before height and "
             f"width: use permute({order})"
@@ -275,10 +296,10 @@ def check_shape(image: Tensor) -> None:
 
 
 def batch_size(images: list[Any]) -> int | None:
-    """N of the batches, or None for single images."""
+    """N of the batches, or None for single images and videos."""
     sizes = [
         image.shape[0]
-        if isinstance(image, Tensor) and image.ndim == 4 and not is_video(image)
+        if isinstance(image, Tensor) and image.ndim == (5 if is_video(image) else 4)
         else None
         for image in images
     ]

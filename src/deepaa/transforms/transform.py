@@ -49,7 +49,8 @@ class DeepAutoAugment(nn.Module):
     - a PIL image, RGB or L, or I;16 with a `value_range`;
     - a numpy array, uint8 (H, W), or uint8 or float (H, W, C): C is at most 4, or below H and W;
     - a tensor, uint8 or float, (C, H, W), or (N, C, H, W) where each image has its own draw;
-    - a `tv_tensors.Image`, or a `tv_tensors.Video` (T, C, H, W), whose frames share one draw.
+    - a `tv_tensors.Image`, or a `tv_tensors.Video` (T, C, H, W), whose frames share one draw, or
+      (N, T, C, H, W), where each video has its own.
 
     torchvision's `BoundingBoxes` (upright ones), `Mask` and `KeyPoints` move as the pixels of the
     image beside them; colour leaves them alone. Of a box that leaves the image, one without size is
@@ -253,7 +254,7 @@ class DeepAutoAugment(nn.Module):
         if not isinstance(image, Tensor) or image.ndim == 3:
             return self._augment_one(image, key, epoch)
         keys = sample_keys(key, 0, torch.arange(len(image)))
-        if inputs.is_video(image):
+        if inputs.is_video(image) and image.ndim == 4:
             keys = torch.full((len(image),), key, device="cpu")
         return inputs.rewrap(self._run(image, keys, epoch), image)
 
@@ -343,10 +344,12 @@ class DeepAutoAugment(nn.Module):
         return [out if n is not None else out[0] for out in done]
 
     def _run(self, images: Tensor, keys: Tensor, epoch: int) -> Tensor:
-        """(N, C, H, W) under the draws of the keys: a new contiguous tensor."""
-        draw = self.policy.draw(keys.to(images.device), epoch)
+        """(N, C, H, W), or videos (N, T, C, H, W), under the draws of the keys: new, contiguous."""
         plain = images.detach().as_subclass(Tensor)
-        return apply_batch(plain, draw, self.policy.table).contiguous()
+        if plain.ndim == 5:
+            keys, plain = keys.repeat_interleave(plain.shape[1]), plain.flatten(0, 1)
+        draw = self.policy.draw(keys.to(images.device), epoch)
+        return apply_batch(plain, draw, self.policy.table).contiguous().view(images.shape)
 
 
 # Compiled graphs carry no Python objects, so they name a transform by number.

@@ -118,7 +118,8 @@ class _Kind(NamedTuple):
 def _kind(leaf: Any) -> _Kind | None:
     """What images of one sample have in common; None for what is none of these types."""
     if isinstance(leaf, Tensor):
-        if inputs.is_target(leaf) or leaf.ndim not in (3, 4):
+        dimensions = (4, 5) if inputs.is_video(leaf) else (3, 4)
+        if inputs.is_target(leaf) or leaf.ndim not in dimensions:
             return None
     elif not isinstance(leaf, np.ndarray) or leaf.ndim not in (2, 3):
         return None
