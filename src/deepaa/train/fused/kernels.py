@@ -260,9 +260,9 @@ TILES: dict[Layer, tuple[Tile, Tile, WeightTile]] = {
         WeightTile(32, 16, 1, 8, 2, 4, 64),
     ),
     Layer(32, 32, 32): (
-        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
-        Tile(32, 8, 1, 2, (4, 1), (4, 4), 132),
-        WeightTile(32, 32, 3, 8, 2, 2, 128),
+        Tile(32, 16, 1, 2, (16, 1), (2, 4), 132),
+        Tile(32, 16, 1, 1, (8, 1), (4, 4), 132),
+        WeightTile(32, 32, 3, 16, 2, 4, 132),
     ),
     Layer(32, 64, 32, 2): (
         Tile(64, 8, 1, 1, (2, 2), (4, 4), 132),
@@ -275,9 +275,9 @@ TILES: dict[Layer, tuple[Tile, Tile, WeightTile]] = {
         WeightTile(64, 32, 1, 8, 1, 4, 64),
     ),
     Layer(64, 64, 16): (
-        Tile(32, 8, 1, 2, (4, 1), (2, 4), 66),
-        Tile(32, 8, 1, 2, (4, 1), (2, 4), 66),
-        WeightTile(32, 32, 3, 8, 2, 2, 33),
+        Tile(64, 16, 1, 1, (8, 1), (2, 8), 128),
+        Tile(64, 16, 1, 1, (8, 1), (2, 8), 128),
+        WeightTile(64, 32, 3, 16, 2, 1, 66),
     ),
     Layer(64, 128, 16, 2): (
         Tile(32, 8, 2, 1, (4, 1), (2, 4), 33),
@@ -290,9 +290,9 @@ TILES: dict[Layer, tuple[Tile, Tile, WeightTile]] = {
         WeightTile(64, 32, 1, 8, 2, 2, 64),
     ),
     Layer(128, 128, 8): (
-        Tile(32, 8, 1, 1, (2, 2), (2, 2), 33),
-        Tile(32, 8, 1, 1, (2, 2), (2, 2), 33),
-        WeightTile(32, 32, 3, 8, 2, 2, 8),
+        Tile(64, 8, 2, 1, (4, 1), (2, 8), 64),
+        Tile(64, 8, 2, 1, (4, 1), (2, 8), 64),
+        WeightTile(32, 32, 3, 8, 2, 2, 16),
     ),
 }
 """The layers of a network of widths 16, 32, 64 and 128 for images of 32 x 32 pixels, and how their
