@@ -103,11 +103,16 @@ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
     }
     sync_warp();
 }
-// what is fetched arrives at the latest moment: when its group is waited for
+// what is fetched arrives at the latest moment, when its group is waited for, or at once
 struct Fetch { unsigned short *to; const unsigned short* from; bool inside; };
 static std::vector<std::vector<std::vector<Fetch>>> groups;
 static void fetch(unsigned short* to, const unsigned short* from, bool inside) {
+#ifdef EARLY
+    if (inside) memcpy(to, from, 16);
+    else memset(to, 0, 16);
+#else
     groups[threadIdx.x].back().push_back({to, from, inside});
+#endif
 }
 static void end_group() { groups[threadIdx.x].emplace_back(); }
 template <int LEFT> static void wait_groups() {

@@ -6,12 +6,10 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor
+from deepaa.train.fused.cuda import Argument, addresses
 
 HEADER = Path(__file__).parent / "cuda_emulator.h"
 _KERNEL = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\)')
@@ -25,8 +23,12 @@ def compiler() -> str | None:
 class EmulatedKernels:
     """Kernels of a source, with the interface of `CudaKernels`; tensors lie on the CPU."""
 
-    def __init__(self, source: str, folder: Path) -> None:
-        """Compile the source with a C++ compiler."""
+    def __init__(self, source: str, folder: Path, *, early: bool = False) -> None:
+        """Compile the source with a C++ compiler.
+
+        Args:
+            early: Whether what a kernel fetches arrives at once, and not when it is waited for.
+        """
         source = source.replace("extern __shared__ __align__(16) unsigned char shared[];", "")
         source = source.replace("__shared__", "static")
         calls = []
@@ -42,31 +44,21 @@ class EmulatedKernels:
         path, library = folder / "kernels.cpp", folder / "kernels.so"
         path.write_text(text)
         command = [str(compiler()), "-O2", "-std=c++17", "-w", "-fPIC", "-shared"]
+        command += ["-DEARLY"] if early else []
         done = subprocess.run(
             [*command, str(path), "-o", str(library)], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr[-4000:]
         self._library = ctypes.CDLL(str(library))
 
-    def reserve(self, shared: Mapping[str, int]) -> None:
-        """A CPU has room."""
-
     def launch(
         self,
         name: str,
         grid: tuple[int, int],
         threads: int,
-        arguments: Sequence[Tensor | int | float | None],
+        arguments: Sequence[Argument],
         shared: int = 0,
     ) -> None:
         """Run a kernel to its end."""
-        held: list[Any] = []
-        for each in arguments:
-            if each is None:
-                held.append(ctypes.c_void_p(0))
-            elif isinstance(each, torch.Tensor):
-                held.append(ctypes.c_void_p(each.data_ptr()))
-            else:
-                held.append((ctypes.c_int if isinstance(each, int) else ctypes.c_float)(each))
-        pointers = (ctypes.c_void_p * len(held))(*(ctypes.addressof(each) for each in held))
+        pointers, _held = addresses(arguments)
         getattr(self._library, f"launch_{name}")(*grid, threads, pointers)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from deepaa.models import build_model
 from deepaa.models.networks import WideResNet
 from deepaa.train.config import TrainConfig
-from deepaa.train.fused import is_right
+from deepaa.train.fused.check import is_right
 from deepaa.train.fused.kernels import (
     LARGEST,
     TILES,
@@ -28,23 +28,29 @@ from deepaa.train.fused.kernels import (
     library_source,
 )
 from deepaa.train.fused.network import FusedNetwork, Passes, serves
-from deepaa.train.step import Step
+from deepaa.train.step import Step, make_step
 
 FAST = TrainConfig(channels_last=True, precision="bfloat16", graph=False)
 LAST = torch.channels_last
 LAYERS = list(TILES)
-CUDA = torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
 
 
-def emulated(folder: Path, *layers: Layer) -> EmulatedKernels:
+def emulated(folder: Path, *layers: Layer, early: bool = False) -> EmulatedKernels:
     source = "".join(kernel.source for kernel in kernels_of(layers))
-    return EmulatedKernels(library_source() + source, folder)
+    return EmulatedKernels(library_source() + source, folder, early=early)
 
 
 @pytest.fixture(scope="module")
 def every_kernel(tmp_path_factory: pytest.TempPathFactory) -> EmulatedKernels:
     return emulated(tmp_path_factory.mktemp("kernels"), *LAYERS)
+
+
+@pytest.fixture(scope="module")
+def impatient_kernels(tmp_path_factory: pytest.TempPathFactory) -> EmulatedKernels:
+    """What they fetch arrives at once, also over what is still to be read."""
+    return emulated(tmp_path_factory.mktemp("impatient"), *LAYERS, early=True)
 
 
 def half(tensor: Tensor) -> Tensor:
@@ -140,9 +146,36 @@ def test_a_layer_gives_torchs_numbers(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("few_blocks")
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
 def test_every_layer_gives_torchs_numbers(layer: Layer, every_kernel: EmulatedKernels) -> None:
-    passes = Passes(every_kernel, [layer])
-    check(layer, passes)
-    assert is_right(layer, every_kernel, torch.device("cpu"))
+    check(layer, Passes(every_kernel, [layer]))
+    assert is_right(layer, every_kernel, CPU, images=2)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_blocks")
+@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
+def test_what_is_fetched_early_disturbs_nothing(
+    layer: Layer, impatient_kernels: EmulatedKernels
+) -> None:
+    assert is_right(layer, impatient_kernels, CPU, images=4)
+
+
+@needs_compiler
+def test_what_is_no_number_stays_none(tmp_path: Path) -> None:
+    """As in torch, so that a training that has gone wrong is seen."""
+    layer = Layer(16, 32, 32, 1, 1)
+    passes, norm = Passes(emulated(tmp_path, layer), [layer]), nn.BatchNorm2d(16)
+    w = half(torch.randn(32, 16, 1, 1))
+    for bad in (float("nan"), float("inf")):
+        x = half(torch.randn(2, 16, 32, 32))
+        x[1, 3, 7, 9] = bad
+        stats = passes.normalise(passes.measure(x), norm, 2 * 32 * 32)
+        assert stats[:, 3].isnan().any()
+        assert norm.running_var is not None
+        assert norm.running_var[3].isnan()
+        y, sums = passes.forward(layer, x, w, stats)
+        assert y.isnan().any()
+        assert sums.isnan().any()
 
 
 @needs_compiler
@@ -153,7 +186,7 @@ def test_a_wrong_kernel_is_found(tmp_path: Path) -> None:
     source = library_source().replace("inside = on && row >= 0", "inside = on && row >= 1")
     assert source != library_source()
     wrong = EmulatedKernels(source + "".join(k.source for k in kernels_of([layer])), tmp_path)
-    assert not is_right(layer, wrong, torch.device("cpu"))
+    assert not is_right(layer, wrong, CPU, images=2)
 
 
 def network(depth: int = 10) -> nn.Sequential:
@@ -220,6 +253,21 @@ def test_a_network_has_torchs_gradients(every_kernel: EmulatedKernels) -> None:
 
 @needs_compiler
 @pytest.mark.slow
+def test_weights_may_be_others_later(every_kernel: EmulatedKernels) -> None:
+    model, images = network(), torch.randint(0, 256, (2, 3, 32, 32)).byte()
+    fused = FusedNetwork(model, every_kernel)
+    other = network()
+    for p in other.parameters():
+        p.data.mul_(0.9)
+    model.load_state_dict(copy.deepcopy(other.state_dict()), assign=True)
+    expected = gradients(FusedNetwork(other, every_kernel), other, images, autocast=True)
+    found = gradients(fused, model, images, autocast=True)
+    assert found[0] == expected[0]
+    assert all(torch.equal(value, found[1][name]) for name, value in expected[1].items())
+
+
+@needs_compiler
+@pytest.mark.slow
 def test_steps_have_the_same_bits_again(every_kernel: EmulatedKernels) -> None:
     images, found = torch.randint(0, 256, (2, 3, 32, 32)).byte(), []
     for _ in range(2):
@@ -241,9 +289,15 @@ def test_which_networks_are_served() -> None:
     next(frozen.parameters()).requires_grad_(False)
     watched = network()
     watched[1].blocks[1].conv1.register_forward_hook(lambda *_: None)
-    averaging = network()
-    averaging[1].blocks[0].norm1.momentum = None
-    assert not any(serves(each) for each in (frozen, watched, averaging, network().double()))
+    others = [network() for _ in range(7)]
+    others[0][1].blocks[0].norm1.momentum = None
+    others[1][1].norm = nn.Identity()
+    others[2][1].blocks[0].norm1 = nn.GroupNorm(4, 16)
+    others[3][1].blocks.insert(1, nn.Dropout(0.1))
+    others[4][1].blocks[1].conv2.dilation = (2, 2)
+    others[5] = nn.SyncBatchNorm.convert_sync_batchnorm(others[5])
+    nn.utils.parametrizations.weight_norm(others[6][1].blocks[1].conv1)
+    assert not any(serves(each) for each in (frozen, watched, network().double(), *others))
 
 
 def test_which_images_are_taken() -> None:
@@ -251,21 +305,19 @@ def test_which_images_are_taken() -> None:
         def launch(self, *_: object) -> None:
             raise AssertionError
 
-        def reserve(self, _: object) -> None:
-            """It is not asked for anything else."""
-
     fused = FusedNetwork(network(), Nothing())
     assert fused.takes(torch.zeros(128, 3, 32, 32))
     assert not fused.takes(torch.zeros(127, 3, 32, 32))
+    assert not fused.takes(torch.zeros(0, 3, 32, 32))
+    assert not fused.takes(torch.zeros(1, 1, 1, 1).expand(2**16, 3, 32, 32))
     assert not fused.takes(torch.zeros(128, 3, 28, 28))
 
 
 def test_a_step_that_cannot_be_fused_says_so() -> None:
-    cpu = torch.device("cpu")
     with pytest.raises(ValueError, match="leave fused unset"):
-        Step(network(), replace(FAST, fused=True), cpu)
-    Step(network(), replace(FAST, fused=None), cpu)
-    Step(network(), replace(FAST, fused=False), cpu)
+        Step(network(), replace(FAST, fused=True), CPU)
+    Step(network(), replace(FAST, fused=None), CPU)
+    Step(network(), replace(FAST, fused=False), CPU)
 
 
 @pytest.mark.slow
@@ -309,7 +361,7 @@ def hopper() -> torch.device:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("images", [128, 80, 2])
+@pytest.mark.parametrize("images", [258, 128, 80, 2])
 def test_a_network_has_torchs_gradients_on_the_device(images: int) -> None:
     from deepaa.train.fused import fused_network
 
@@ -329,7 +381,20 @@ def test_a_network_has_torchs_gradients_on_the_device(images: int) -> None:
 
 
 @pytest.mark.gpu
-def test_a_recorded_training_takes_the_fused_steps() -> None:
+def test_recorded_steps_are_the_plain_ones() -> None:
+    device = hopper()
+    images = torch.randint(0, 256, (128, 3, 32, 32), device=device).byte()
+    labels, found = torch.arange(128, device=device) % 10, []
+    for graph in (False, True):
+        model = build_model("wrn-40-2", 10).to(device, memory_format=LAST).train()
+        step = make_step(model, replace(FAST, graph=graph, fused=True), device)
+        found.append([step(images, labels, 0.02, 128)[0].item() for _ in range(6)])
+    assert found[1] == pytest.approx(found[0], rel=0.02)
+    assert found[0][-1] < found[0][0]
+
+
+@pytest.mark.gpu
+def test_a_training_takes_the_fused_steps() -> None:
     device = hopper()
     labels = torch.arange(128, device=device) % 10
     for side, taken in ((32, True), (28, False)):

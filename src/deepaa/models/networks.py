@@ -62,8 +62,11 @@ class WideResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (N, classes) of normalised images (N, C, H, W)."""
-        x = F.relu(self.norm(self.blocks(self.stem(x))))
-        out: Tensor = self.classify(x.mean((2, 3)))
+        return self.head(self.blocks(self.stem(x)))
+
+    def head(self, x: Tensor) -> Tensor:
+        """Logits of what comes out of the blocks."""
+        out: Tensor = self.classify(F.relu(self.norm(x)).mean((2, 3)))
         return out
 
 

@@ -53,9 +53,9 @@ class Sgd:
         self._groups = [group for group in groups if group[0]]
         self.weights = decayed + free
         self._config = config
-        self._fused = device.type == "cuda"  # one launch for all weights
+        self._one_launch = device.type == "cuda"  # for all weights
         lr = float(config.lr)
-        self.rate = torch.tensor(lr, device=device) if self._fused else lr
+        self.rate = torch.tensor(lr, device=device) if self._one_launch else lr
         # zero is what momentum would start from; so every state has the same names
         self.momentum: dict[Tensor, Tensor] = {
             p: torch.zeros_like(p) for p in self.weights if config.momentum
@@ -83,7 +83,7 @@ class Sgd:
                     list[Tensor](moved),
                     gradients,
                     [self.momentum[p] for p in moved if p in self.momentum],
-                    fused=self._fused,
+                    fused=self._one_launch,
                     weight_decay=decay,
                     momentum=self._config.momentum,
                     lr=self.rate,
@@ -98,8 +98,8 @@ class _Fastest(NamedTuple):
 
     network: Callable[[Tensor], Any]
     takes: Callable[[Tensor], bool]
-    convolutions: Callable[[], AbstractContextManager[None]]
-    """A context in which it runs."""
+    context: Callable[[], AbstractContextManager[None]]
+    """What it runs in."""
 
 
 class Step:
@@ -142,7 +142,7 @@ class Step:
         autocast = torch.autocast(
             self.device.type, torch.bfloat16, enabled=half, cache_enabled=False
         )
-        with autocast, self._fastest.convolutions():
+        with autocast, self._fastest.context():
             logits: Tensor = network(images)
         smoothing = self.config.label_smoothing
         loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
@@ -159,6 +159,12 @@ class Step:
         """The network as it runs fastest on such images: fused, compiled, or as it is."""
         if self._fused is not None and self._fused.takes(images):
             return _Fastest(self._fused, self._fused.takes, nullcontext)
+        if self.config.fused:
+            shape = tuple(images.shape)
+            raise ValueError(
+                f"fused: a batch of {shape} is not an even number of images of 32 x 32 pixels; "
+                "leave fused unset"
+            )
         if not self.config.compile:
             return _Fastest(self.model, lambda _: True, nullcontext)
         # the graph is ours: Inductor's own graphs would copy what we keep in place
@@ -255,8 +261,8 @@ def _fused_network(
         found = fused_network(model, device)
     if config.fused and found is None:
         raise ValueError(
-            "fused: only wide residual networks of width 2, in bfloat16 and channels last, on a "
-            "Hopper GPU or a newer one; leave fused unset"
+            "fused: only wide residual networks of width 2 without changes, in bfloat16 and "
+            "channels last, on a Hopper GPU or a newer one; leave fused unset"
         )
     return found
 

@@ -9,7 +9,7 @@ import ctypes
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,16 @@ class CudaError(RuntimeError):
 # The compiler
 
 
+@cache
 def _compiler() -> ctypes.CDLL:
     """NVRTC of torch's version of CUDA: of the packages beside torch, or of the system."""
     major = str(torch.version.cuda).partition(".")[0]
     name = f"libnvrtc.so.{major}"
     folders = [Path(each) / "nvidia" for each in sys.path]
     beside = [path for folder in folders for path in sorted(folder.glob(f"*/lib/{name}"))]
-    beside += sorted((Path(torch.__file__).parent / "lib").glob("libnvrtc*.so*"))
-    for path in [name, *map(str, beside)]:
+    own = sorted((Path(torch.__file__).parent / "lib").glob("libnvrtc[-.]*.so*"))
+    beside += [path for path in own if "builtins" not in path.name]
+    for path in [*map(str, beside), str(Path(sys.prefix) / "lib" / name), name]:
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -77,46 +79,57 @@ def compile_source(source: str, architecture: str) -> bytes:
 
 # Kernels on a device
 
+Argument = Tensor | int | float | None
+"""Of a kernel; None is a pointer to nothing."""
+
+
+def addresses(arguments: Sequence[Argument]) -> tuple[ctypes.Array[ctypes.c_void_p], list[Any]]:
+    """Pointers to a kernel's arguments, and what has to live as long as they are used."""
+    held: list[Any] = []
+    for each in arguments:
+        if isinstance(each, float):
+            held.append(ctypes.c_float(each))
+        elif isinstance(each, int):
+            held.append(ctypes.c_int(each))
+        else:
+            held.append(ctypes.c_void_p(0 if each is None else each.data_ptr()))
+    return (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held)), held
+
 
 class CudaKernels:
     """Compiled kernels on one device, by name."""
 
-    def __init__(self, codes: Sequence[bytes], names: Sequence[Sequence[str]]) -> None:
-        """Load machine code into the context of the current device.
-
-        Args:
-            codes: What `compile_source` gave.
-            names: The kernels of each.
-        """
-        self._driver = ctypes.CDLL("libcuda.so.1")
-        torch.cuda.current_stream()  # torch makes the context
+    def __init__(self, device: torch.device) -> None:
+        """There are no kernels yet."""
+        self._driver, self._device = ctypes.CDLL("libcuda.so.1"), device
         self._functions: dict[str, ctypes.c_void_p] = {}
-        for code, mine in zip(codes, names, strict=True):
-            module = ctypes.c_void_p()
-            self._check(self._driver.cuModuleLoadData(ctypes.byref(module), code))
-            for name in mine:
-                function = ctypes.c_void_p()
-                found = self._driver.cuModuleGetFunction
-                self._check(found(ctypes.byref(function), module, name.encode()))
-                self._functions[name] = function
 
-    @classmethod
-    def compiled(
-        cls, library: str, sources: Mapping[str, str], common: Sequence[str], architecture: str
-    ) -> CudaKernels:
+    def add(self, library: str, sources: Mapping[str, str], common: Sequence[str]) -> None:
         """Compile kernels side by side and load them.
 
         Args:
             library: The source that all of them begin with.
             sources: By name, the source of a kernel.
             common: Names of the kernels that the library itself has.
-            architecture: Of the device, such as sm_90.
         """
         names = [[*common], *([name] for name in sources)]
         texts = [library, *(f"#define NO_COMMON\n{library}{each}" for each in sources.values())]
+        major, minor = torch.cuda.get_device_capability(self._device)
+        compile_one = partial(compile_source, architecture=f"sm_{major}{minor}")
         with ThreadPoolExecutor() as pool:
-            codes = list(pool.map(partial(compile_source, architecture=architecture), texts))
-        return cls(codes, names)
+            codes = list(pool.map(compile_one, texts))
+        with torch.cuda.device(self._device):
+            torch.empty(1, device=self._device)  # torch makes the context
+            for code, mine in zip(codes, names, strict=True):
+                self._load(code, mine)
+
+    def _load(self, code: bytes, names: Sequence[str]) -> None:
+        module = ctypes.c_void_p()
+        self._check(self._driver.cuModuleLoadData(ctypes.byref(module), code))
+        for name in names:
+            function, found = ctypes.c_void_p(), self._driver.cuModuleGetFunction
+            self._check(found(ctypes.byref(function), module, name.encode()))
+            self._functions[name] = function
 
     def _check(self, code: int) -> None:
         if code:
@@ -126,33 +139,23 @@ class CudaKernels:
 
     def reserve(self, shared: Mapping[str, int]) -> None:
         """Let kernels have so many bytes of shared memory."""
-        for name, size in shared.items():
-            function = self._functions[name]
-            self._check(self._driver.cuFuncSetAttribute(function, _SHARED_MEMORY, size))
+        with torch.cuda.device(self._device):
+            for name, size in shared.items():
+                function = self._functions[name]
+                self._check(self._driver.cuFuncSetAttribute(function, _SHARED_MEMORY, size))
 
     def launch(
         self,
         name: str,
         grid: tuple[int, int],
         threads: int,
-        arguments: Sequence[Tensor | int | float | None],
+        arguments: Sequence[Argument],
         shared: int = 0,
     ) -> None:
-        """Start a kernel on torch's current stream; None is a pointer to nothing."""
-        held: list[Any] = []
-        for each in arguments:
-            if each is None:
-                held.append(ctypes.c_void_p(0))
-            elif isinstance(each, Tensor):
-                held.append(ctypes.c_void_p(each.data_ptr()))
-            else:
-                held.append(ctypes.c_int(each) if isinstance(each, int) else ctypes.c_float(each))
-        pointers = (ctypes.c_void_p * len(held))(
-            *(ctypes.cast(ctypes.byref(each), ctypes.c_void_p) for each in held)
-        )
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        self._check(
-            self._driver.cuLaunchKernel(
-                *(self._functions[name], *grid, 1, threads, 1, 1, shared, stream, pointers, None)
-            )
-        )
+        """Start a kernel on torch's current stream of the device."""
+        pointers, _held = addresses(arguments)
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self._device).cuda_stream)
+        sizes = (*grid, 1, threads, 1, 1, shared)
+        with torch.cuda.device(self._device):
+            start = self._driver.cuLaunchKernel
+            self._check(start(self._functions[name], *sizes, stream, pointers, None))

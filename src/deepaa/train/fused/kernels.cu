@@ -4,7 +4,7 @@
 // Images are (N, H, W, C), weights (outputs, taps, inputs), both bfloat16; statistics and sums are
 // float. A block of threads brings a tile of rows into shared memory once, with the border that
 // the taps need, and the tensor cores read it nine times from there, moved by each tap. All sums have
-// an order that never changes. The types of `fused.py` say what a kernel is compiled for.
+// an order that never changes. `kernels.py` says what a kernel is compiled for.
 
 typedef unsigned short bf16;
 typedef unsigned int u32;
@@ -69,7 +69,10 @@ struct Activation {
     __device__ inline uint4 operator()(uint4 v) const {
         float x[8];
         unpack(x, v);
-        for (int i = 0; i < 8; i++) x[i] = fmaxf(fmaf(x[i], scale[i], shift[i]), 0.f);
+        for (int i = 0; i < 8; i++) {
+            const float y = fmaf(x[i], scale[i], shift[i]);
+            x[i] = y <= 0.f ? 0.f : y;  // what is no number stays none
+        }
         return packed(x);
     }
 };
@@ -133,7 +136,7 @@ struct Convolution {
     static constexpr int WEIGHTS = TAPS * WROWS * WPITCH;
     static constexpr int OPITCH = NT * 8 + GAP, OUTPUT = 16 * OPITCH;  // of a warp
     static constexpr int SHARED = 2 * (BUFFERS * Tile::SIZE + WEIGHTS + WARPS * OUTPUT);
-    static_assert(M == WM * MT * 16 && NB == WN * NT * 8 && NT % 2 == 0, "warps cover the tile");
+    static_assert(M == WM * MT * 16 && NB == WN * NT * 8 && NT > 1 && (NT & (NT - 1)) == 0, "warps cover the tile");
     static_assert(OH % BH == 0 && (IMGS == 1 || BH == OH), "whole tiles");
     static_assert(K % 16 == 0 && 4 * WM * NB <= WEIGHTS, "whole chunks, and room for the sums");
 
@@ -430,7 +433,7 @@ struct WeightGradient {
                             if (mine == 0) total[i][j][n][k] += room[at];
         }
         if (mine != 0) return;
-        float* out = part + (long)blockIdx.x * CO * TAPS * CI;
+        float* out = part + (long long)blockIdx.x * CO * TAPS * CI;
 #pragma unroll
         for (int side = 0; side < SIDE; side++)
 #pragma unroll
@@ -442,7 +445,7 @@ struct WeightGradient {
                     const int tap = (row0 + row) * SIDE + side;
                     float2 pair = make_float2(total[side][half / 2][n][half % 2 * 2],
                                               total[side][half / 2][n][half % 2 * 2 + 1]);
-                    *(float2*)(out + ((long)output * TAPS + tap) * CI + input) = pair;
+                    *(float2*)(out + ((long long)output * TAPS + tap) * CI + input) = pair;
                 }
     }
 };
@@ -455,7 +458,7 @@ extern "C" __global__ void sum_parts(const float* part, float* out, int numbers,
     float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
     for (int each = share; each < parts; each += 8) {
-        const float4 v = *(const float4*)(part + (long)each * numbers + at);
+        const float4 v = *(const float4*)(part + (long long)each * numbers + at);
         total.x += v.x, total.y += v.y, total.z += v.z, total.w += v.w;
     }
     *(float4*)(&room[share][mine]) = total;
@@ -473,8 +476,8 @@ __device__ inline void sum_blocks(const float* sums, int blocks, int channels, d
     double a = 0, b = 0;
 #pragma unroll 4
     for (int each = threadIdx.x / 8; each < blocks; each += 32) {
-        a += sums[(long)each * 2 * channels + channel];
-        b += sums[((long)each * 2 + 1) * channels + channel];
+        a += sums[(long long)each * 2 * channels + channel];
+        b += sums[((long long)each * 2 + 1) * channels + channel];
     }
     room[0][threadIdx.x] = a, room[1][threadIdx.x] = b;
     __syncthreads();
@@ -492,7 +495,7 @@ extern "C" __global__ void normalise(const float* sums, const float* gamma, cons
     sum_blocks(sums, blocks, channels, sum, squares);
     if (threadIdx.x >= 8) return;
     const int c = blockIdx.x * 8 + threadIdx.x;
-    const double m = sum / count, spread = squares / count - m * m, v = spread > 0 ? spread : 0;
+    const double m = sum / count, spread = squares / count - m * m, v = spread < 0 ? 0 : spread;
     const float inverse = (float)(1. / sqrt(v + eps)), scale = gamma[c] * inverse;
     norm[c] = (float)m, norm[channels + c] = inverse;
     norm[2 * channels + c] = scale, norm[3 * channels + c] = beta[c] - (float)m * scale;
@@ -526,7 +529,7 @@ extern "C" __global__ void combine(const bf16* g, const bf16* x, const bf16* add
     read8(d, factors + 2 * channels + channel);
 #pragma unroll 2
     for (int pixel = start / chunks; pixel < pixels; pixel += stride) {
-        const long at = (long)pixel * channels + channel;
+        const long long at = (long long)pixel * channels + channel;
         float u[8], v[8], w[8] = {};
         unpack(u, read16(g + at)), unpack(v, read16(x + at));
         if (add) unpack(w, read16(add + at));
@@ -542,7 +545,7 @@ extern "C" __global__ void measure16(const bf16* x, float* sums, int pixels) {
     float sum[16] = {}, v[8];
 #pragma unroll 4
     for (int pixel = (blockIdx.x * 256 + threadIdx.x) / 2; pixel < pixels; pixel += gridDim.x * 128) {
-        unpack(v, read16(x + (long)pixel * 16 + place));
+        unpack(v, read16(x + (long long)pixel * 16 + place));
         for (int i = 0; i < 8; i++) sum[i] += v[i], sum[8 + i] += v[i] * v[i];
     }
 #pragma unroll

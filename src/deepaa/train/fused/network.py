@@ -7,15 +7,16 @@ between the two is ever written. Backward it is the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.autograd.function import once_differentiable
 
 from deepaa.models import Normalize
 from deepaa.models.networks import WideResNet
+from deepaa.train.fused.cuda import Argument
 from deepaa.train.fused.kernels import TILES, Convolution, Kernels, Layer, WeightGradient
 
 _LAST = torch.channels_last
@@ -23,7 +24,6 @@ THREADS = 256
 """Of a block of the kernels that have no tiles."""
 MEASURING = 264
 """Blocks that share the sums over the stem's output."""
-Argument = Tensor | int | float | None
 
 
 class Launcher(Protocol):
@@ -39,9 +39,6 @@ class Launcher(Protocol):
     ) -> None:
         """Start a kernel."""
 
-    def reserve(self, shared: Mapping[str, int]) -> None:
-        """Let kernels have so many bytes of shared memory."""
-
 
 # One pass each
 
@@ -50,11 +47,9 @@ class Passes:
     """The kernels as functions of tensors, which lie on the launcher's device."""
 
     def __init__(self, launcher: Launcher, layers: Sequence[Layer]) -> None:
-        """Make room for the kernels of some layers."""
+        """Those of some layers."""
         self._launcher = launcher
         self._kernels = {layer: Kernels.of(layer) for layer in layers}
-        every = [kernel for found in self._kernels.values() for kernel in found]
-        launcher.reserve({kernel.name: kernel.shared for kernel in every})
 
     def _start(
         self, kernel: Convolution | WeightGradient, images: int, *arguments: Argument
@@ -222,6 +217,7 @@ class _Block(torch.autograd.Function):
         return out, sums
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of what `forward` takes."""
         dout = gradients[0].contiguous(memory_format=_LAST)
@@ -246,70 +242,86 @@ class _Block(torch.autograd.Function):
 # The network
 
 
+MOST_IMAGES = 2**15
+"""Of a batch: so many pixels can be counted."""
+
+
 def serves(model: nn.Module) -> bool:
     """Whether a network is one of `build_model`, of widths that the kernels are made for.
 
-    All of it has to be trained in float32, and nothing may look on from a hook.
+    All of it has to be trained in float32, no module may have been replaced, and nothing may look
+    on from a hook.
     """
     if type(model) is not nn.Sequential or len(model) != 2 or type(model[1]) is not WideResNet:
         return False
-    network = model[1]
-    known = type(model[0]) is Normalize and all(layer in TILES for layer in _distinct(network))
+    network, normalize = model[1], model[0]
+    if type(normalize) is not Normalize or repr(network) != repr(_like(network)):
+        return False
+    known = all(layer in TILES for layer in _distinct(network))
     plain = all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     watched = any(getattr(module, name) for module in model.modules() for name in hooks)
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    usual = all(norm.track_running_stats and norm.affine and norm.momentum for norm in norms)
-    return known and plain and usual and not watched
+    return known and plain and not watched
+
+
+def _like(network: WideResNet) -> WideResNet | None:
+    """A network as `build_model` makes it, of the same size; it has no memory."""
+    try:
+        blocks, width = len(network.blocks), network.norm.num_features // 64
+        with torch.device("meta"):
+            channels, classes = network.stem.in_channels, network.classify.out_features
+            return WideResNet(2 * blocks + 4, width, classes, channels)
+    except AttributeError:  # another module stands in the place of one
+        return None
 
 
 class FusedNetwork:
     """The training steps of a wide residual network, with the network's own weights.
 
-    Calling it gives logits that can be differentiated; the running statistics follow. The network
-    itself is as it was, and is what tests images.
+    Calling it gives logits that can be differentiated once, before the next call; the running
+    statistics follow. The network itself is as it was, and is what tests images.
     """
 
     def __init__(self, model: nn.Sequential, launcher: Launcher) -> None:
         """Prepare the passes.
 
         Args:
-            model: One that `serves` says yes to, with weights channels last.
+            model: One that `serves` says yes to, on the device where it stays.
             launcher: With the kernels of its layers.
         """
         network: Any = model[1]
         self._normalize, self._network = model[0], network
         self._passes = Passes(launcher, _distinct(network))
         self._parts: list[_Part] = []
-        self._weights: list[list[nn.Parameter]] = []
+        self._convolutions: list[list[nn.Conv2d]] = []
         for block, layers in zip(network.blocks, layers_of(network), strict=True):
             self._parts.append(_Part(self._passes, layers, block.norm1, block.norm2))
-            convolutions = block.conv1, block.conv2, block.shortcut
-            self._weights.append([each.weight for each in convolutions if each is not None])
-        self._originals = [weight.detach() for mine in self._weights for weight in mine]
+            mine = block.conv1, block.conv2, block.shortcut
+            self._convolutions.append([each for each in mine if each is not None])
         self._halves = [
-            torch.empty_like(weight, dtype=torch.bfloat16, memory_format=_LAST)
-            for weight in self._originals
+            torch.empty_like(each.weight, dtype=torch.bfloat16, memory_format=_LAST)
+            for mine in self._convolutions
+            for each in mine
         ]
-        norms = [norm for part in self._parts for norm in (part.norm1, part.norm2)]
-        counts = [norm.num_batches_tracked for norm in norms]
-        self._counts = [count for count in counts if count is not None]
 
     def takes(self, images: Tensor) -> bool:
         """Whether images have the size and the even number that the kernels are made for."""
-        return images.ndim == 4 and images.shape[2:] == (SIDE, SIDE) and len(images) % 2 == 0
+        fits = images.ndim == 4 and images.shape[2:] == (SIDE, SIDE)
+        return fits and 0 < len(images) <= MOST_IMAGES and len(images) % 2 == 0
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits of images (N, C, 32, 32), N even."""
-        torch._foreach_copy_(self._halves, self._originals)
-        torch._foreach_add_(self._counts, 1)
+        weights = [[each.weight for each in mine] for mine in self._convolutions]
+        torch._foreach_copy_(self._halves, [each.detach() for mine in weights for each in mine])
+        norms = [norm for part in self._parts for norm in (part.norm1, part.norm2)]
+        counts = [norm.num_batches_tracked for norm in norms]
+        torch._foreach_add_([count for count in counts if count is not None], 1)
         x = self._network.stem(self._normalize(images))
         x = x.to(torch.bfloat16).contiguous(memory_format=_LAST)
         sums, halves = self._passes.measure(x.detach()), iter(self._halves)
-        for part, weights in zip(self._parts, self._weights, strict=True):
-            mine = [next(halves) for _ in weights]
-            norms = [part.norm1.weight, part.norm1.bias, part.norm2.weight, part.norm2.bias]
-            x, sums = _Block.apply(part, mine, x, sums, *norms, *weights)
-        x = F.relu(self._network.norm(x)).mean((2, 3))
-        logits: Tensor = self._network.classify(x)
+        for part, mine in zip(self._parts, weights, strict=True):
+            rounded = [next(halves) for _ in mine]
+            scales = [part.norm1.weight, part.norm1.bias, part.norm2.weight, part.norm2.bias]
+            x, sums = _Block.apply(part, rounded, x, sums, *scales, *mine)
+        logits: Tensor = self._network.head(x)
         return logits
