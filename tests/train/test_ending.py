@@ -172,7 +172,8 @@ def test_a_run_from_before_there_were_endings_goes_on(tmp_path: Path) -> None:
     """Its settings do not name them, and neither do those of a run without one."""
     trained(tmp_path / "run", WHOLE, stop_after=2)
     kept = read_config(tmp_path / "run")
-    assert {*kept["train"]} == {*vars(TrainConfig())} - {"seed", "end_epochs"}
+    since = {"end_epochs", "fused"}
+    assert {*kept["train"]} == {*vars(TrainConfig())} - {"seed", *since}
     assert stored_request(tmp_path / "run").config == WHOLE
     assert trained(tmp_path / "run", WHOLE)["seeds"] == trained(tmp_path / "b", WHOLE)["seeds"]
 
