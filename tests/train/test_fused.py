@@ -63,10 +63,6 @@ def distance(found: Tensor, wanted: Tensor) -> float:
     return float((found - wanted).norm() / wanted.norm())
 
 
-def channels(values: Tensor) -> Tensor:
-    return values[:, None, None]
-
-
 @pytest.fixture
 def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each block of threads make several tiles of a few images, as it does of many."""
@@ -78,7 +74,7 @@ def few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 def check(layer: Layer, passes: Passes, images: int = 4) -> None:
     """Forward, backward, weights, and all sums of a layer, against torch in float64."""
     torch.manual_seed(sum(layer))
-    edge = 3 if layer.taps == 9 else 1
+    edge = layer.edge
     x = half(torch.randn(images, layer.inputs, layer.side, layer.side) + 0.3)
     w = half(torch.randn(layer.outputs, layer.inputs, edge, edge) / (layer.inputs * edge) ** 0.5)
     add = half(torch.randn(images, layer.outputs, layer.out_side, layer.out_side))

@@ -108,7 +108,7 @@ class Step:
     def __init__(
         self, model: nn.Module, config: TrainConfig, device: torch.device, *, shared: bool = False
     ) -> None:
-        """Make the optimiser, and the compiled network if the settings ask for it.
+        """Make the optimiser, and the fused kernels where they serve the network.
 
         Args:
             model: On the device, in the layout of the settings.

@@ -36,7 +36,7 @@ def _kernels(device: torch.device) -> CudaKernels | None:
     every = list(kernels_of(list(TILES)))
     try:
         found = CudaKernels(device)
-        found.add(library_source(), {kernel.name: kernel.source for kernel in every}, [*COMMON])
+        found.add(library_source(), {kernel.name: kernel.source for kernel in every}, COMMON)
         found.reserve({kernel.name: kernel.shared for kernel in every})
         wrong = [layer.name for layer in TILES if not is_right(layer, found, device)]
     except Exception as error:  # whatever it is, torch's own kernels go on

@@ -39,9 +39,8 @@ def _pairs(
         made = torch.randn(shape, generator=generator, device=device).bfloat16()
         return made.contiguous(memory_format=torch.channels_last)
 
-    edge = 3 if layer.taps == 9 else 1
     x = random(images, layer.inputs, layer.side, layer.side) + 0.5
-    w = random(layer.outputs, layer.inputs, edge, edge)
+    w = random(layer.outputs, layer.inputs, layer.edge, layer.edge)
     y, add = (random(images, layer.outputs, layer.out_side, layer.out_side) for _ in range(2))
     other, pixels = random(*x.shape), images * layer.side**2
 
@@ -50,17 +49,19 @@ def _pairs(
     sums = passes.measure(x) if layer.inputs == 16 else _sums(x)[None].contiguous()
     stats = passes.normalise(sums, norm, pixels)
     assert norm.running_mean is not None
-    yield stats[:2].sum(0), (wide := x.float()).mean((0, 2, 3)) + _inverse(wide, norm)
+    wide = x.float()
+    inverse = (wide.var((0, 2, 3), correction=0) + norm.eps).rsqrt()
+    yield stats[:2], torch.stack([wide.mean((0, 2, 3)), inverse])
     yield norm.running_mean, 0.1 * wide.mean((0, 2, 3))
 
     before = _along(stats[2]) * wide + _along(stats[3])
     active = before.relu().bfloat16().float()
     found, sums = passes.forward(layer, x, w, stats, add)
-    where = layer.stride, edge // 2
+    where = layer.stride, layer.edge // 2
     yield found, F.conv2d(active, w.float(), None, *where) + add.float()
     yield sums.sum(0), _sums(found)
 
-    steps = [layer.stride] * 2, [edge // 2] * 2, [1, 1], False, [0, 0], 1
+    steps = [layer.stride] * 2, [layer.edge // 2] * 2, [1, 1], False, [0, 0], 1
     back = torch.ops.aten.convolution_backward
     dx, dw, _ = back(y.float(), active, w.float(), None, *steps, [True, True, False])
     yield passes.weight_gradient(layer, y, x, stats), dw
@@ -88,8 +89,3 @@ def _sums(x: Tensor) -> Tensor:
     """(2, C): over the pixels of a channel, and over their squares."""
     wide = x.float()
     return torch.stack([wide.sum((0, 2, 3)), wide.square().sum((0, 2, 3))])
-
-
-def _inverse(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """The inverse deviation of each channel."""
-    return (x.var((0, 2, 3), correction=0) + norm.eps).rsqrt()

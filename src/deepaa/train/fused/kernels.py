@@ -34,6 +34,11 @@ class Layer(NamedTuple):
         """The width and height of what comes out."""
         return self.side // self.stride
 
+    @property
+    def edge(self) -> int:
+        """The width and height of the convolution's window."""
+        return 3 if self.taps == 9 else 1
+
 
 class Tile(NamedTuple):
     """What a block of threads makes at a time: rows of images, channels, and the warps for them."""
@@ -109,8 +114,7 @@ class Convolution:
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
         k, _, _, stride, _ = self._shape
-        tile = self.tile
-        edge = 3 if self.layer.taps == 9 else 1
+        tile, edge = self.tile, self.layer.edge
         rows, columns = ((n - 1) * stride + edge for n in (tile.rows, self.side))
         pixels = tile.buffers * tile.images * rows * columns * (k + GAP)
         matrix = (tile.channels, k) if self.mode == FORWARD else (k, tile.channels)
@@ -159,10 +163,6 @@ class WeightGradient:
         return f"weights_{self.layer.name}"
 
     @property
-    def _edge(self) -> int:
-        return 3 if self.layer.taps == 9 else 1
-
-    @property
     def _units(self) -> int:
         return self.tile.tap_rows * (self.tile.outputs // 32) * max(1, self.tile.inputs // 32)
 
@@ -174,7 +174,7 @@ class WeightGradient:
     @property
     def shared(self) -> int:
         """Bytes of shared memory of a block."""
-        layer, tile, edge = self.layer, self.tile, self._edge
+        layer, tile, edge = self.layer, self.tile, self.layer.edge
         rows = (tile.rows - 1) * layer.stride + tile.tap_rows
         columns = (layer.out_side - 1) * layer.stride + edge
         pixels = rows * columns * (tile.inputs + GAP)
@@ -191,7 +191,7 @@ class WeightGradient:
     def grid(self, images: int) -> tuple[int, int]:
         """Blocks over pixels, and over channels and rows of taps."""
         channels = self.layer.outputs // self.tile.outputs * (self.layer.inputs // self.tile.inputs)
-        return self.cut(images)[2], self._edge // self.tile.tap_rows * channels
+        return self.cut(images)[2], self.layer.edge // self.tile.tap_rows * channels
 
     @property
     def numbers(self) -> int:
@@ -301,17 +301,8 @@ work is cut: forward, for the gradient in the input, and for that in the weights
 
 # The source
 
-COMMON: dict[str, str] = {
-    "sum_parts": "const float* part, float* out, int numbers, int parts",
-    "normalise": "const float* sums, const float* gamma, const float* beta, float* mean, "
-    "float* variance, float* norm, int blocks, int channels, int count, float momentum, float eps",
-    "normalise_backward": "const float* sums, const float* gamma, const float* norm, "
-    "float* dgamma, float* dbeta, float* factors, int blocks, int channels, int count",
-    "combine": "const bf16* g, const bf16* x, const bf16* add, const float* factors, bf16* out, "
-    "int channels, int pixels",
-    "measure16": "const bf16* x, float* sums, int pixels",
-}
-"""Kernels that every network needs, with their parameters."""
+COMMON = "sum_parts", "normalise", "normalise_backward", "combine", "measure16"
+"""Kernels that every network needs."""
 
 
 def library_source() -> str:

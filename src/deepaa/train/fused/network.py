@@ -2,7 +2,8 @@
 
 Batch norm, ReLU and the convolution behind them are one kernel: it reads what came out of the
 convolution before, and writes its own output with the sums that the next batch norm needs. Nothing
-between the two is ever written. Backward it is the same.
+between the two is ever written. Backward, one kernel gives the gradient in front of ReLU with the
+sums of batch norm's gradient, and a second one makes the gradient in batch norm's input of it.
 """
 
 from __future__ import annotations
@@ -117,8 +118,7 @@ class Passes:
         count, each, parts = kernel.cut(len(x))
         part = norm.new_empty((parts, kernel.numbers))
         self._start(kernel, len(x), dy, x, norm, part, count, each)
-        side = 3 if layer.taps == 9 else 1
-        out = norm.new_empty((layer.outputs, side, side, layer.inputs))
+        out = norm.new_empty((layer.outputs, layer.edge, layer.edge, layer.inputs))
         grid = kernel.numbers // 128, 1
         self._launcher.launch("sum_parts", grid, THREADS, (part, out, kernel.numbers, parts))
         return out.permute(0, 3, 1, 2)
